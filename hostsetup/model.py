@@ -1,0 +1,117 @@
+"""The vocabulary of the audit: what is asked, what came back, what it means and what to do.
+
+Every word here is a value; nothing in this file or in its package reads a file, a clock or a socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+
+class State(StrEnum):
+    """What a check says of a host. `UNKNOWN` never folds into `PASS`."""
+
+    PASS = "pass"
+    INFO = "info"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One question to a host: a read-only POSIX sh command.
+
+    `root`: try `sudo -n` when the user is not root; never prompts. `timeout_s`: after this the probe is left behind.
+    """
+
+    name: str
+    command: str
+    root: bool = False
+    timeout_s: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer: the raw bytes, never decoded before a parser asks. `exit_code` is None when it was not kept."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+    exit_code: int | None = 0
+
+    @property
+    def text(self) -> str:
+        """Standard output as text: invalid UTF-8 replaced, CRLF and lone CR turned into newlines."""
+        return self.stdout.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+
+    @property
+    def error_text(self) -> str:
+        """Standard error as text, like `text`."""
+        return self.stderr.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known of one host before anything is read into it.
+
+    A probe that is absent from `replies` was not asked, or its answer was lost on the way. Besides the probes of
+    `facts/`, two names come from the collector itself and are saved and judged like the rest: `ssh` (JSON: the outcome
+    of connecting) and `clock` (samples of local and remote time).
+    """
+
+    host: str
+    replies: Mapping[str, Reply] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[T]):
+    """A fact that the evidence shows."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A fact that the evidence does not show, and why not (one short sentence)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What puts it right: a sentence, and commands where commands can."""
+
+    text: str
+    commands: tuple[str, ...] = ()
+    needs_root: bool = False
+    needs_reboot: bool = False
+    needs_firmware: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check says of one subject on one host (or, with scope `pair` or `cluster`, of several).
+
+    `check` and, unless the check sets them, `scope`, `hosts` and `source` are filled in by the runner.
+    `saw` is what the evidence shows, `wanted` what would have passed. `evidence` holds trimmed raw lines,
+    each after `PROBE: `.
+    """
+
+    state: State
+    saw: str
+    wanted: str = ""
+    subject: str = ""
+    remedy: Remedy | None = None
+    evidence: tuple[str, ...] = ()
+    check: str = ""
+    scope: str = "host"
+    hosts: tuple[str, ...] = ()
+    source: str = ""
