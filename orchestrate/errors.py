@@ -3,6 +3,7 @@
     OperatorError               what, where, next            exit 2 unless said otherwise
     ├── UsageError              the command line or a file is wrong      2
     ├── CannotTell              a host is out of reach, a needed fact is unknown    3
+    │   └── RemoteError         the connection to a host failed, and how         3
     └── Refused                 asked to do what must not or cannot be done         1
 
 A finding about a host or a run is data, not an error. Anything that is no OperatorError is our bug.
@@ -45,6 +46,19 @@ class CannotTell(OperatorError):  # noqa: N818 - it reads as the answer it is
     """A host is out of reach, or a fact that the verb needs is not known."""
 
     exit_code = Exit.CANNOT_TELL
+
+
+class RemoteError(CannotTell):
+    """The connection to a host failed.
+
+    `outcome` is one of `dns timeout refused unreachable auth host_key_unknown host_key_changed proxy closed error`.
+    `partial` holds what a command had sent before the connection was lost.
+    """
+
+    def __init__(self, outcome: str, what: str, *, where: str = "", next_step: str = "", partial: bytes = b"") -> None:
+        super().__init__(what, where=where, next_step=next_step)
+        self.outcome = outcome
+        self.partial = partial
 
 
 class Refused(OperatorError):  # noqa: N818 - the same

@@ -5,37 +5,33 @@ Refuses unknown host keys, never prompts, and treats a non-zero exit as data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import paramiko
+from fabric import Config, Connection
+
+from orchestrate.errors import RemoteError
+from orchestrate.fan_out import fan_out
+from orchestrate.shell import MOST_BYTES, Completed, Local, Shell, wrapped
+from orchestrate.ssh import config, failures
+from orchestrate.ssh.auth import Keys
+from orchestrate.ssh.dial import dial
+from orchestrate.ssh.host_keys import HostKeys
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrate.inventory import Host
+    from orchestrate.ssh.config import Route
 
+__all__ = ["Completed", "Local", "Remote", "RemoteError", "Shell", "connect", "fan_out"]
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """What a command on a host did: its exit code (None when it was left behind at the deadline), and its output."""
-
-    exit_code: int | None
-    stdout: bytes
-    stderr: bytes
-    truncated: bool = False
-
-
-class Shell(Protocol):
-    """A place where commands run: this machine, or a host behind SSH."""
-
-    host: Host
-
-    def run(self, command: str, *, stdin: bytes = b"", timeout_s: float = 30.0, max_bytes: int = 8 << 20) -> Completed:
-        """Run one POSIX sh command line and return what it did; raise RemoteError when the connection itself fails."""
-        ...
-
-    def close(self) -> None:
-        """Drop the connection."""
-        ...
+_BLOCK = 1 << 15
+_PAUSE_S = 0.02
+_LINGER_S = 0.5  # a command has ended, but something that it left behind holds its output open
 
 
 class Remote:
@@ -44,10 +40,155 @@ class Remote:
     `client` is the connected paramiko.SSHClient: engine.py opens channels on its transport from several threads.
     """
 
-    host: Host
-    client: Any
+    def __init__(self, host: Host, route: Route, connections: list[Connection]) -> None:
+        self.host = host
+        self.route = route
+        self.connection = connections[-1]
+        self.client: Any = self.connection.client
+        self._connections = connections
+
+    def run(
+        self, command: str, *, stdin: bytes = b"", timeout_s: float = 30.0, max_bytes: int = MOST_BYTES
+    ) -> Completed:
+        """Run one POSIX sh command line and return what it did; raise RemoteError when the connection itself fails."""
+        deadline = time.monotonic() + timeout_s
+        out, err = bytearray(), bytearray()
+        try:
+            channel = self.connection.transport.open_session(timeout=timeout_s)
+            try:
+                _execute(channel, command, deadline)
+                return _pump(channel, stdin, (out, err), deadline, max_bytes)
+            finally:
+                channel.close()
+        except (paramiko.SSHException, OSError, EOFError, AttributeError) as error:
+            raise failures.lost(
+                error, self.host.name, self.route, bytes(out), late=time.monotonic() >= deadline
+            ) from error
+
+    def close(self) -> None:
+        """Drop the connection, and those to the hosts that it leads through."""
+        for connection in reversed(self._connections):
+            connection.close()
 
 
 def connect(host: Host, *, ssh_config: Path | None = None, timeout_s: float = 15.0) -> Shell:
     """Connect to one host (or return this machine's shell for a local one); raise RemoteError with the class of error."""
-    raise NotImplementedError
+    if host.local:
+        return Local(host)
+    files = config.load(ssh_config)
+    route = files.route(host.destination, user=host.user, port=host.port)
+    deadline = time.monotonic() + timeout_s
+    connections: list[Connection] = []
+    try:
+        for hop in (*(files.hop(jump) for jump in route.jumps), route):
+            before = connections[-1].transport if connections else None
+            connections.append(_open(hop, before, host.name, deadline, final=hop is route))
+    except BaseException:
+        for connection in reversed(connections):
+            connection.close()
+        raise
+    return Remote(host, route, connections)
+
+
+def _open(route: Route, before: Any, name: str, deadline: float, *, final: bool) -> Connection:
+    """Open one connection, directly or through the transport of the hop before it."""
+    keys = HostKeys(route)
+    connection = None
+    try:
+        sock = dial(route, before, deadline)
+        left_s = _left(deadline)
+        connection = Connection(
+            route.hostname,
+            user=route.user,
+            port=route.port,
+            gateway=False,  # dial has dealt with jumps
+            forward_agent=False,
+            config=Config(lazy=True, ssh_config=paramiko.SSHConfig()),  # no file or variable of fabric's has a say
+            connect_kwargs={
+                "sock": sock,
+                "timeout": left_s,
+                "banner_timeout": left_s,
+                "auth_timeout": left_s,
+                "channel_timeout": left_s,
+                "auth_strategy": Keys(route),
+                "transport_factory": keys.transport,
+            },
+        )
+        connection.client.set_missing_host_key_policy(keys)
+        connection.open()
+        connection.transport.set_keepalive(route.keepalive_s)
+    except RemoteError:
+        _drop(connection)
+        raise
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        _drop(connection)
+        raise failures.failed(error, name, route, late=time.monotonic() >= deadline - 0.1, final=final) from error
+    return connection
+
+
+def _drop(connection: Connection | None) -> None:
+    if connection is not None:
+        connection.client.close()  # Fabric's own close does nothing before the login
+
+
+def _execute(channel: paramiko.Channel, command: str, deadline: float) -> None:
+    """Ask for the command; paramiko waits for the host's answer without end, so a silent host loses its connection."""
+    watch = threading.Timer(_left(deadline), channel.get_transport().close)
+    watch.daemon = True
+    watch.start()
+    try:
+        channel.exec_command(wrapped(command))
+    finally:
+        watch.cancel()
+
+
+def _pump(
+    channel: paramiko.Channel, stdin: bytes, into: tuple[bytearray, bytearray], deadline: float, max_bytes: int
+) -> Completed:
+    """Feed and drain a channel until the command ends or a limit is reached."""
+    out, err = into
+    left = memoryview(stdin)
+    channel.settimeout(0.0)
+    ready = select.poll()
+    ready.register(channel.fileno(), select.POLLIN)
+    open_end, quiet_since = True, 0.0
+    while True:
+        # The exit is asked for before the streams are: what came before it is then already there to be read.
+        ended = channel.exit_status_ready()
+        complete = ended and channel.eof_received
+        came = _drain(channel, out, err, max_bytes)
+        if len(out) + len(err) > max_bytes:
+            return Completed(None, bytes(out[:max_bytes]), bytes(err[: max(max_bytes - len(out), 0)]), truncated=True)
+        if open_end:
+            left = left[channel.send(bytes(left[:_BLOCK])) :] if left and channel.send_ready() else left
+            if not left:
+                channel.shutdown_write()
+                open_end = False
+        now = time.monotonic()
+        quiet_since = now if came or not ended else quiet_since
+        if complete or (ended and now - quiet_since > _LINGER_S):
+            if channel.exit_status < 0:
+                raise EOFError("the command's exit code never came")
+            return Completed(channel.exit_status, bytes(out), bytes(err))
+        if now >= deadline:
+            return Completed(None, bytes(out), bytes(err))
+        if came or (left and channel.send_ready()):
+            continue
+        if channel.eof_received:
+            channel.status_event.wait(_PAUSE_S)
+        else:
+            ready.poll(1000 * (_PAUSE_S if left else min(_LINGER_S, deadline - now)))
+
+
+def _drain(channel: paramiko.Channel, out: bytearray, err: bytearray, max_bytes: int) -> bool:
+    """Take what has come, up to a little over the limit; say whether anything had."""
+    before = len(out) + len(err)
+    while channel.recv_ready() and len(out) + len(err) <= max_bytes:
+        out += channel.recv(_BLOCK)
+    while channel.recv_stderr_ready() and len(out) + len(err) <= max_bytes:
+        err += channel.recv_stderr(_BLOCK)
+    return len(out) + len(err) > before
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.1)
