@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MISSING = (126, 127)  # what a shell says of a command that it cannot run
+LATE = (124, 137)  # what `timeout`, and our own script, say of a command that ran too long
+
 
 class State(StrEnum):
     """What a check says of a host. `UNKNOWN` never folds into `PASS`."""
@@ -69,6 +72,17 @@ class Evidence:
 
     host: str
     replies: Mapping[str, Reply] = field(default_factory=dict)
+
+    def answer(self, probe: str) -> Reply | Unknown:
+        """Return what a probe answered, or why it answered nothing: not asked, not installed, not in time."""
+        reply = self.replies.get(probe)
+        if reply is None:
+            return Unknown(f"`{probe}` was not asked, or its answer was lost")
+        if reply.exit_code in MISSING and not reply.stdout.strip():
+            return Unknown(f"the command behind `{probe}` is not installed or not allowed to run")
+        if reply.exit_code in LATE:
+            return Unknown(f"`{probe}` gave no answer in time and was left behind")
+        return reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,87 @@
+"""Knows the kernel's boot parameters: running, configured, and what the kernel said of them. Changes no boot file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from hostsetup.model import Evidence, Known, Probe, Unknown
+
+PROBES = (
+    Probe("proc-cmdline", "cat /proc/cmdline"),
+    Probe("etc-default-grub", "cat /etc/default/grub /etc/default/grub.d/*.cfg 2>/dev/null"),
+    # the journal keeps the first lines of the boot, which the kernel's own ring buffer loses
+    Probe("dmesg", "journalctl -k -b -q --no-pager -o short-monotonic 2>/dev/null | grep . || dmesg", root=True),
+)
+
+_SAID = re.compile(r"(?P<override>PCIe ACS overrides? enabled)|Unknown kernel command line parameters? ", re.IGNORECASE)
+_SETTING = re.compile(r"\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)(\+?)=(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cmdline:
+    """`running`: the parameters of this boot; `configured`: those of GRUB's defaults. None: not known.
+
+    `log`: the kernel's lines about parameters it does not know and about ACS overrides; None when the log was not read.
+    """
+
+    running: tuple[str, ...] | None
+    configured: tuple[str, ...] | None = None
+    log: tuple[str, ...] | None = None
+
+
+def parse_cmdline(text: str) -> tuple[str, ...]:
+    """Split /proc/cmdline as the kernel does: at blanks outside double quotes."""
+    if "\0" in text or "\x1b" in text:
+        raise ValueError("not a kernel command line")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) != 1:
+        raise ValueError("a kernel command line is one line")
+    return tuple(word.replace('"', "") for word in re.findall(r'(?:"[^"]*"?|[^\s"])+', lines[0]))
+
+
+def parse_grub(text: str) -> tuple[str, ...]:
+    """Return the parameters that GRUB's defaults add to the kernel line; a later assignment replaces an earlier one."""
+    values: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        found = _SETTING.fullmatch(line)
+        if found is None:
+            continue
+        name, more, value = found.groups()
+        # the file is a shell script: an unquoted `;` ends the command
+        words = shlex.split(value, comments=True)
+        added = tuple(words[0].partition(";")[0].split()) if words and value[:1] not in {'"', "'"} else ()
+        if value[:1] in {'"', "'"}:
+            added = tuple(words[0].split()) if words else ()
+        values[name] = values.get(name, ()) + added if more else added
+    if not values and "GRUB_" not in text:
+        raise ValueError("not GRUB's defaults: no GRUB_ setting")
+    return tuple(word for name in sorted(values) for word in values[name] if not word.startswith("$"))
+
+
+def parse_log(text: str) -> tuple[str, ...]:
+    """Return the lines of a kernel log that speak of unknown parameters or of ACS overrides."""
+    if not text.strip():
+        raise ValueError("the kernel log is empty")
+    return tuple(line.strip() for line in text.splitlines() if _SAID.search(line))
+
+
+def read(evidence: Evidence) -> Known[Cmdline] | Unknown:
+    """Return what is known of the boot parameters; unknown when neither the running nor the configured ones are."""
+    reasons: list[str] = []
+    found: dict[str, tuple[str, ...] | None] = {}
+    for probe, parse in (("proc-cmdline", parse_cmdline), ("etc-default-grub", parse_grub), ("dmesg", parse_log)):
+        found[probe] = None
+        reply = evidence.answer(probe)
+        if isinstance(reply, Unknown):
+            reasons.append(reply.reason)
+        else:
+            try:
+                found[probe] = parse(reply.text)
+            except ValueError as error:
+                reasons.append(f"`{probe}`: {error}")
+    running, configured, log = found.values()
+    if running is None and configured is None:
+        return Unknown(reasons[0])
+    return Known(Cmdline(running, configured, log))

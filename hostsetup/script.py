@@ -1,0 +1,169 @@
+"""Turns probes into one read-only POSIX sh program, and the program's framed output back into replies.
+
+Refuses to trust anything outside its frames: banners, prompts and half a frame are dropped, never guessed at.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from hostsetup.model import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hostsetup.model import Probe
+
+MAX_BYTES = 4 << 20  # of each stream of each probe; what is more is cut off
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_MARK = re.compile(r"[A-Za-z0-9]{8,64}")
+_PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")  # one command and its words: a restricted sudoers may allow exactly this
+
+# Why files and polling instead of `timeout` and `wait`: `timeout` may be missing, and neither returns while a process
+# sits in uninterruptible sleep. A probe that will not die is left behind. setsid gives each probe a process group to kill.
+_PROLOGUE = """\
+main() {
+umask 077
+unset ENV BASH_ENV CDPATH SUDO_ASKPASS
+export LC_ALL=C LANG=C TERM=dumb COLUMNS=200
+export PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+d=$(mktemp -d 2>/dev/null || mktemp -d /dev/shm/muster.XXXXXX 2>/dev/null || mktemp -d "${XDG_RUNTIME_DIR:-/run}/muster.XXXXXX") || {
+  echo "muster: no directory for temporary files is writable" >&2
+  exit 70
+}
+exec 2>/dev/null  # bash reports every job that was killed
+pid=
+sudo=
+end() {
+  $sudo kill -KILL "-$pid" 2>/dev/null || kill -KILL "$pid" 2>/dev/null
+  pid=
+}
+trap '[ -z "$pid" ] || end; rm -rf "$d"' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+cd /
+setsid=
+command -v setsid >/dev/null 2>&1 && setsid=setsid
+if sleep 0.02 2>/dev/null; then short=0.02 long=0.2 per_s=5; else short=1 long=1 per_s=1; fi
+if printf x | base64 >/dev/null 2>&1; then
+  how=base64
+  encode() { head -c "$1" | base64; }
+else
+  how=hex
+  encode() { head -c "$1" | od -An -v -tx1; }
+fi
+# run SECONDS COMMAND: leaves $d/out, $d/err and sets $rc
+run() {
+  rm -f "$d/out" "$d/err" "$d/rc"
+  : >"$d/out"; : >"$d/err"
+  (
+    ulimit -f @BLOCKS@
+    exec $setsid sh -c 'd=$1; shift; sh -c "$1" >"$d/out" 2>"$d/err" </dev/null; echo "$?" >"$d/rc.new"; mv "$d/rc.new" "$d/rc"' sh "$d" "$2"
+  ) </dev/null >/dev/null 2>&1 &
+  pid=$!
+  i=0
+  while [ ! -s "$d/rc" ]; do
+    if [ "$i" -lt 10 ]; then sleep "$short"; else sleep "$long"; fi
+    i=$((i + 1))
+    if [ "$i" -gt $((9 + $1 * per_s)) ]; then
+      end
+      rc=124
+      # a process left behind goes on writing into the old file, not into the next probe's
+      mv "$d/out" "$d/late"; cat "$d/late" >"$d/out"
+      return
+    fi
+  done
+  read -r rc <"$d/rc"
+  wait "$pid" 2>/dev/null
+  pid=
+}
+send() {
+  printf '\\n%s %s %s %s\\n' "$mark" "$1" "$rc" "$how"
+  encode @BYTES@ <"$d/out"
+  printf '\\n%s.err\\n' "$mark"
+  encode @BYTES@ <"$d/err"
+  printf '\\n%s.end\\n' "$mark"
+}
+probe() { run "$2" "$3"; send "$1"; }
+# probe_root NAME SECONDS COMMAND [COMMAND when only that is allowed]
+probe_root() {
+  if [ "$root" = yes ]; then
+    probe "$1" "$2" "$3"
+  elif [ -n "$sudo" ]; then
+    probe "$1" "$2" "sudo -n env LC_ALL=C LANG=C TERM=dumb COLUMNS=200 PATH=\\"\\$PATH\\" sh -c $4"
+  else
+    if [ -n "$5" ] && [ "$sudo_there" = yes ]; then
+      run "$2" "$5"
+      if [ "$rc" = 0 ]; then send "$1"; return; fi
+    fi
+    probe "$1" "$2" "$3"
+  fi
+}
+root=no sudo_there=no
+if [ "$(id -u)" = 0 ]; then
+  root=yes
+elif command -v sudo >/dev/null 2>&1; then
+  sudo_there=yes
+  run 10 'sudo -n env sh -c :'
+  [ "$rc" = 0 ] && sudo='sudo -n'
+fi
+"""
+
+def build(probes: Iterable[Probe], mark: str) -> str:
+    """Return the program that asks `probes` in order and frames each reply by `mark` (8 to 64 letters and digits).
+
+    The mark must be random and used once. Raises ValueError on a bad mark, and on a bad or repeated probe name.
+    """
+    if not _MARK.fullmatch(mark):
+        raise ValueError("the mark must be 8 to 64 letters and digits")
+    lines = [_PROLOGUE.replace("@BLOCKS@", str(MAX_BYTES // 512)).replace("@BYTES@", str(MAX_BYTES)), f"mark={mark}\n"]
+    seen = set[str]()
+    for probe in probes:
+        if not _NAME.fullmatch(probe.name) or probe.name in seen:
+            raise ValueError(f"bad or repeated probe name: {probe.name!r}")
+        seen.add(probe.name)
+        lines.append(_call(probe))
+    return "".join((*lines, "}\nmain\n"))
+
+
+def _call(probe: Probe) -> str:
+    head = f"{probe.name} {int(probe.timeout_s)} {shlex.quote(probe.command)}"
+    if not probe.root:
+        return f"probe {head}\n"
+    alone = f"sudo -n {probe.command}" if _PLAIN.fullmatch(probe.command) else ""
+    return f"probe_root {head} {shlex.quote(shlex.quote(probe.command))} {shlex.quote(alone)}\n"
+
+
+def parse(stream: bytes, mark: str) -> Mapping[str, Reply]:
+    """Return the replies whose frames are whole; of a probe that answers twice, the first."""
+    replies: dict[str, Reply] = {}
+    tag = re.escape(mark.encode())
+    # within a frame no line may hold the mark, so half a frame never swallows the next one
+    frame = re.compile(
+        rb"^%b (?P<name>[a-z0-9-]+) (?P<rc>\d{1,3}) (?P<how>base64|hex)\r?\n(?P<out>(?:(?!%b).*\n)*)"
+        rb"%b\.err\r?\n(?P<err>(?:(?!%b).*\n)*)%b\.end\r?$" % ((tag,) * 5),
+        re.MULTILINE,
+    )
+    for found in frame.finditer(stream):
+        try:
+            out, err = (_decode(found[part], found["how"]) for part in ("out", "err"))
+        except ValueError:
+            continue
+        replies.setdefault(found["name"].decode(), Reply(out, err, int(found["rc"])))
+    return replies
+
+
+def _decode(body: bytes, how: bytes) -> bytes:
+    packed = b"".join(body.split())
+    if how == b"hex":
+        return bytes.fromhex(packed.decode("ascii"))
+    try:
+        return base64.b64decode(packed, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
