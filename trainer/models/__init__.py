@@ -1,0 +1,1 @@
+"""Models that tasks are built from. It refuses to know data or losses."""
