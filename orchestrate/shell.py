@@ -58,7 +58,7 @@ class Shell(Protocol):
 
 def wrapped(command: str) -> str:
     """Return a command line that does the same under any login shell, and tells a death by signal as 128 + n."""
-    return f"exec sh -c '(eval \"$0\"); exit $?' {shlex.quote(command)}"
+    return f"exec sh -c 'sh -c \"$0\"; exit $?' {shlex.quote(command)}"
 
 
 class Local:

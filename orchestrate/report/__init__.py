@@ -1,0 +1,1 @@
+"""Findings, plans and runs as text and JSON: the only room that prints. Judges nothing."""

@@ -1,0 +1,71 @@
+"""Where output goes: standard output, a file, or the line of progress. Lets no byte of a host act on the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrate.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+# Control characters, and those that turn or hide text; a newline and a tab are left to the caller.
+_ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def harmless(text: str) -> str:
+    r"""Return the text with every control character made visible (\x1b), newlines and tabs kept."""
+    return _ACTIVE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """Return harmless text without newlines and tabs."""
+    return harmless(" ".join(text.split("\n")).replace("\t", " "))
+
+
+def out(text: str, path: Path | None = None) -> None:
+    """Write text and a newline to standard output, or to a file: whole or not at all."""
+    text = text.removesuffix("\n") + "\n"
+    if path is None or str(path) == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        replace_file(path, text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the report: {error.strerror}", where=str(path), next_step="choose another -o FILE"
+        ) from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file beside its place and move it there; a reader sees the old or the new one, never half."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)  # a pipe or a device, such as /dev/stdout
+        return
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def colours(stream: TextIO | None = None) -> bool:
+    """Whether the stream is a terminal that wants colours (NO_COLOR and TERM=dumb are heard)."""
+    stream = stream or sys.stdout
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
