@@ -82,6 +82,11 @@ def signal_name(exit_code: int) -> str | None:
         return None
 
 
+def tells_failure(text: str) -> bool:
+    """Tell whether a line of an agent's own says that one of its ranks failed."""
+    return _FAILED.search(text) is not None
+
+
 def parse(lines: Iterable[str]) -> RunLog:
     """Return what the lines of one node's log show. Understands any text; what it does not know says nothing."""
     words: dict[int, deque[str]] = {}

@@ -10,7 +10,7 @@ import io
 import json
 import tarfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrate.errors import CannotTell, Refused
 
@@ -348,21 +348,21 @@ def _api_over(shell: Any, command: str, timeout_s: float) -> Any:
             channel.exec_command(command)
             self.sock = channel
 
-    class Pool(SSHConnectionPool):  # type: ignore[misc] - the SDK ships no types
+    class Pool(SSHConnectionPool):  # type: ignore[misc]  # the SDK ships no types
         def _new_conn(self) -> Connection:
             return Connection("localhost", timeout=timeout_s)
 
-    class Adapter(SSHHTTPAdapter):  # type: ignore[misc] - the SDK ships no types
+    class Adapter(SSHHTTPAdapter):  # type: ignore[misc]  # the SDK ships no types
         def __init__(self) -> None:
             self.ssh_client = None  # remote.py owns it; closing the adapter must not end the connection
             self.timeout = timeout_s
             self.max_pool_size = 10
-            self.pools = RecentlyUsedContainer(4, dispose_func=lambda pool: pool.close())
+            self.pools: Any = RecentlyUsedContainer(4, dispose_func=lambda pool: pool.close())
             requests.adapters.HTTPAdapter.__init__(self)
 
-        def get_connection(self, url: str, proxies: Any = None) -> Pool:
+        def get_connection(self, url: str, proxies: Any = None) -> Pool:  # noqa: ARG002 - the SDK's signature
             with self.pools.lock:
-                pool = self.pools.get(url)
+                pool: Pool | None = self.pools.get(url)
                 if pool is None:
                     pool = self.pools[url] = Pool(ssh_client=None, timeout=timeout_s, maxsize=4, host="localhost")
                 return pool
@@ -384,14 +384,16 @@ class _told:  # noqa: N801 - it reads as a word in a with statement
     def __enter__(self) -> None:
         return
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Literal[False]:
         if error is None or isinstance(error, (CannotTell, Refused)) or not isinstance(error, Exception):
             return False
         from docker.errors import APIError, DockerException
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError
 
-        if isinstance(error, APIError) and error.is_client_error() or isinstance(error, APIError) and error.response:
+        if (isinstance(error, APIError) and error.is_client_error()) or (
+            isinstance(error, APIError) and error.response
+        ):
             said = str(error.explanation or error).strip()
             raise Refused(f"the Docker Engine refused: {said}", where=self.where) from error
         if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError)) or (

@@ -137,6 +137,10 @@ def _first(plan: RunPlan, sightings: Sequence[Sighting], logs: Mapping[int, RunL
         ),
         key=lambda row: row[:4],
     )
+    # A host that nobody can see any more explains every rank that lost its peer.
+    away = [s for s in sightings if s.state == "unreachable"]
+    if away and (not ranked or ranked[0][0] >= 2):
+        return _lost(away)
     # A whole container that went away, or that the kernel ended, explains every rank that lost its peer.
     whole = next((s for s in ended if _container_killed(s, logs.get(s.node, RunLog()))), None)
     if whole is not None and (not ranked or ranked[0][0] >= 2):
@@ -204,9 +208,7 @@ def _whole_node(sighting: Sighting, log: RunLog) -> FirstFailure:
     else:
         finding = _BY_SIGNAL.get(name or "", "run.rank.exception")
     words = (sighting.detail,) if sighting.detail else ()
-    return FirstFailure(
-        sighting.host, None, None, name, None if name else code, finding, log.agent_words or words
-    )
+    return FirstFailure(sighting.host, None, None, name, None if name else code, finding, log.agent_words or words)
 
 
 _NEXT = {

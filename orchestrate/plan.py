@@ -163,7 +163,8 @@ def make(
             )
         )
         first_rank += count
-    _refuse_shared_addresses(placed)
+    if backend != "process":
+        _refuse_shared_addresses(placed)
     return RunPlan(
         run=run,
         backend=backend,

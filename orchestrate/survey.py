@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PORTS = range(20000, 32000)
 
 _GPUS = "nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null"
-_RDMA = "for d in /dev/infiniband/uverbs* /dev/infiniband/rdma_cm; do [ -c \"$d\" ] && printf '%s\\n' \"$d\"; done; true"
+_RDMA = 'for d in /dev/infiniband/uverbs* /dev/infiniband/rdma_cm; do [ -c "$d" ] && printf \'%s\\n\' "$d"; done; true'
 _LISTENING = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"
 _HOLDER = "(ss -Hltnp 2>/dev/null || sudo -n ss -Hltnp 2>/dev/null) | head -c 200000"
 
@@ -107,7 +107,9 @@ def routes(
         return NodeFacts(address, iface)
 
     answers = each(shells, ask)
-    return {shell.host.name: answer for shell, answer in zip(shells, answers, strict=True) if isinstance(answer, NodeFacts)}
+    return {
+        shell.host.name: answer for shell, answer in zip(shells, answers, strict=True) if isinstance(answer, NodeFacts)
+    }
 
 
 def _numeric(host: Host) -> str:

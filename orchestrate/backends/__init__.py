@@ -1,0 +1,45 @@
+"""Where nodes run: hosts behind SSH, containers on this machine, plain processes; one small interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrate.outcome import Sighting
+    from orchestrate.plan import NodePlan
+
+
+class Backend(Protocol):
+    """A place where the nodes of one plan run."""
+
+    def place(self) -> None:
+        """Create every node of the plan, or none; raise OperatorError with nothing left behind."""
+
+    def start(self) -> None:
+        """Start what was placed."""
+
+    def look(self, node: NodePlan) -> Sighting:
+        """Return how one node stands now. Never raises for a host that is out of reach."""
+
+    def follow(self, node: NodePlan, after: str) -> Iterator[tuple[str, bytes]]:
+        """Yield (time, line) of what a node prints after a time (empty = from the start), until it ends.
+
+        Raises CannotTell when the host is lost; following anew after the last time leaves no gap and no repeat.
+        """
+
+    def read_out(self, path: str) -> bytes | None:
+        """Return a file that the first node wrote below the run's out folder, or None."""
+
+    def out_place(self) -> str:
+        """Return, for people, where the run's out folder is."""
+
+    def stop(self, grace_s: int) -> None:
+        """End every node: politely, then by force after `grace_s` seconds."""
+
+    def remove(self) -> list[str]:
+        """Remove every trace of the nodes; return one sentence for each host where that could not be done."""
+
+    def close(self) -> None:
+        """Drop connections; the run is not touched."""

@@ -1,0 +1,174 @@
+"""Nodes as containers: on hosts behind SSH, or several on this machine. Finds everything again by its labels."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from typing import TYPE_CHECKING
+
+from orchestrate import plan as planning
+from orchestrate.clear import clear
+from orchestrate.errors import CannotTell, OperatorError
+from orchestrate.outcome import Sighting
+from orchestrate.together import all_of, attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from orchestrate.engine import Engine
+    from orchestrate.plan import NodePlan, RunPlan
+
+CREATE_S = 60.0
+REMOVE_S = 30.0
+
+_STATES = {"created": "created", "running": "running", "paused": "running", "restarting": "running"}
+_TIME = re.compile(rb"^(\d{4}-\d\d-\d\dT[\d:.]+Z?\S*) ")
+
+
+class Containers:
+    """The containers of one plan. `open_engine(host)` connects anew to a host's engine (and is also used at first)."""
+
+    def __init__(self, plan: RunPlan, open_engine: Callable[[str], Engine]) -> None:
+        self.plan = plan
+        self._open = open_engine
+        self._engines: dict[str, Engine] = {}
+        self._ids: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def engine(self, host: str) -> Engine:
+        """Return the engine of a host, connecting when there is no connection."""
+        with self._lock:
+            known = self._engines.get(host)
+        if known is None:
+            known = self._open(host)
+            with self._lock:
+                known = self._engines.setdefault(host, known)
+        return known
+
+    def _hosts(self) -> list[str]:
+        return list(dict.fromkeys(node.host for node in self.plan.nodes))
+
+    def _forget(self, host: str) -> None:
+        with self._lock:
+            lost = self._engines.pop(host, None)
+        if lost is not None:
+            with contextlib.suppress(OperatorError, OSError):
+                lost.close()
+
+    def place(self) -> None:
+        """Create networks, volumes and containers on every host, or leave nothing anywhere."""
+        try:
+            all_of(self._hosts(), self._ground, deadline_s=CREATE_S)
+            ids = all_of(
+                self.plan.nodes,
+                lambda n: self.engine(n.host).create(planning.container_spec(self.plan, n)),
+                deadline_s=CREATE_S,
+            )
+        except BaseException:
+            self.remove()
+            raise
+        self._ids = {node.node: container for node, container in zip(self.plan.nodes, ids, strict=True)}
+
+    def _ground(self, host: str) -> None:
+        engine = self.engine(host)
+        engine.create_volume(planning.volume_name(self.plan), planning.labels(self.plan))
+        if self.plan.subnet:
+            engine.create_network(f"muster-{self.plan.run}", self.plan.subnet, planning.labels(self.plan))
+
+    def start(self) -> None:
+        """Start every container; when one does not start, remove them all."""
+        try:
+            all_of(self.plan.nodes, lambda n: self.engine(n.host).start(self._id(n)), deadline_s=CREATE_S)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _id(self, node: NodePlan) -> str:
+        return self._ids.get(node.node) or planning.container_name(self.plan, node)
+
+    def look(self, node: NodePlan) -> Sighting:
+        """Return how a node's container stands."""
+        try:
+            seen = self.engine(node.host).look(self._id(node))
+        except OperatorError as error:
+            self._forget(node.host)
+            return Sighting(node.node, node.host, "unreachable", detail=error.what)
+        if seen is None or seen.status == "removing":
+            return Sighting(node.node, node.host, "gone", detail="the container was removed by somebody else")
+        state = _STATES.get(seen.status, "exited")
+        return Sighting(node.node, node.host, state, seen.exit_code, seen.oom_killed)
+
+    def follow(self, node: NodePlan, after: str) -> Iterator[tuple[str, bytes]]:
+        """Yield the lines of a node's container with the engine's times."""
+        yield from lines(self.engine(node.host), self._id(node), after=after, follow=True)
+
+    def read_out(self, path: str) -> bytes | None:
+        """Return a file of the first node's out folder."""
+        first = self.plan.nodes[0]
+        return self.engine(first.host).read_file(self._id(first), f"{planning.OUT_DIR}/{path}")
+
+    def out_place(self) -> str:
+        """Return where the first node's out folder is."""
+        return f"volume {planning.volume_name(self.plan)} on {self.plan.nodes[0].host}"
+
+    def stop(self, grace_s: int) -> None:
+        """Stop every container, all at once."""
+        attempt(
+            self.plan.nodes,
+            lambda n: self.engine(n.host).stop(self._id(n), grace_s),
+            deadline_s=grace_s + REMOVE_S,
+        )
+
+    def remove(self) -> list[str]:
+        """Remove containers and networks of the run, and the volumes of all hosts but the first, found by label."""
+        hosts = self._hosts()
+        answers = attempt(hosts, lambda host: clear(self.engine(host), self.plan.run), deadline_s=REMOVE_S)
+        return [
+            f"{host}: {getattr(answer, 'what', '') or answer!r}"
+            for host, answer in zip(hosts, answers, strict=True)
+            if isinstance(answer, Exception)
+        ]
+
+    def close(self) -> None:
+        """Close every connection."""
+        for host in list(self._engines):
+            self._forget(host)
+
+
+def on_hosts(plan: RunPlan, engines: Mapping[str, Engine], reopen: Callable[[str], Engine]) -> Containers:
+    """Return the backend for a plan whose engines are already open."""
+    backend = Containers(plan, reopen)
+    backend._engines.update(engines)  # noqa: SLF001 - the same file
+    return backend
+
+
+def lines(engine: Engine, container: str, *, after: str = "", follow: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield (time, line) of what a container printed after a time, with no gap and no repeat."""
+    rest = b""
+    for chunk in engine.logs(container, follow=follow, since=_seconds(after)):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            time, text = _timed(line)
+            if time > after or not time:
+                yield time, text
+    if rest:
+        yield _timed(rest)
+
+
+def _timed(line: bytes) -> tuple[str, bytes]:
+    found = _TIME.match(line)
+    return (found[1].decode("ascii", "replace"), line[found.end() :]) if found else ("", line)
+
+
+def _seconds(time: str) -> float | None:
+    """Return the engine's RFC 3339 time as seconds, rounded down so that no line is lost."""
+    if not time:
+        return None
+    from datetime import UTC, datetime
+
+    try:
+        whole = datetime.strptime(time[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        raise CannotTell(f"the engine's log has no time where one was expected: {time[:40]!r}") from None
+    return whole.timestamp()

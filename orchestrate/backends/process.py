@@ -1,0 +1,177 @@
+"""Nodes as plain processes of this machine: torchrun agents that need no engine.
+
+They live as long as this program: one that dies takes its agents with it, and an agent takes its ranks. Ends only
+processes that it started, by id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrate import plan as planning
+from orchestrate.errors import Refused
+from orchestrate.outcome import Sighting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrate.plan import NodePlan, RunPlan
+    from orchestrate.runs import RunFolder
+
+_PR_SET_PDEATHSIG = 1
+POLL_S = 0.1
+
+
+class Processes:
+    """The torchrun agents of one plan on this machine."""
+
+    def __init__(self, plan: RunPlan, folder: RunFolder) -> None:
+        self.plan = plan
+        self._folder = folder.path
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}
+
+    def _output(self, node: NodePlan) -> Path:
+        return self._folder / "logs" / f"node{node.node}" / "output.log"
+
+    def place(self) -> None:
+        """Check that torchrun can run here, and make the folders."""
+        # asking a child keeps torch out of this process
+        asked = subprocess.run(
+            [sys.executable, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"],
+            check=False,
+        )
+        if asked.returncode != 0:
+            raise Refused(
+                "torch is not installed here, and plain processes use this Python's",
+                where=sys.executable,
+                next_step="pip install 'muster[train]', or start a Docker Engine and use --on local",
+            )
+        for node in self.plan.nodes:
+            self._output(node).parent.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> None:
+        """Start every agent from the calling thread (the kernel ties their lives to it)."""
+        libc = ctypes.CDLL(None, use_errno=True)
+
+        def die_with_parent() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+        for node in self.plan.nodes:
+            argv = planning.torchrun_argv(self.plan, node, log_dir=str(self._folder / "torchrun" / f"node{node.node}"))
+            values = planning.environment(self.plan, node, out=str(self._folder.resolve()))
+            with self._output(node).open("wb") as output:
+                self._agents[node.node] = subprocess.Popen(
+                    [sys.executable, "-m", "trainer.entry", sys.executable, "-m", "torch.distributed.run", *argv],
+                    env={**os.environ, **values},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls prctl
+                )
+
+    def look(self, node: NodePlan) -> Sighting:
+        """Return how an agent stands."""
+        agent = self._agents.get(node.node)
+        if agent is None:
+            return Sighting(node.node, node.host, "created")
+        code = agent.poll()
+        if code is None:
+            return Sighting(node.node, node.host, "running")
+        return Sighting(node.node, node.host, "exited", code if code >= 0 else 128 - code)
+
+    def follow(self, node: NodePlan, after: str) -> Iterator[tuple[str, bytes]]:
+        """Yield the agent's lines; their time is where they end in its output, as twenty digits."""
+        agent = self._agents[node.node]
+        at = int(after or 0)
+        rest = b""
+        with self._output(node).open("rb") as file:
+            file.seek(at)
+            while True:
+                over = agent.poll() is not None
+                chunk = file.read(1 << 16)
+                if not chunk:
+                    if over:
+                        break
+                    time.sleep(POLL_S)
+                    continue
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    at += len(line) + 1
+                    yield f"{at:020d}", line
+        if rest:
+            yield f"{at + len(rest):020d}", rest
+
+    def read_out(self, path: str) -> bytes | None:
+        """Return a file of the run's folder."""
+        try:
+            return (self._folder / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def out_place(self) -> str:
+        """Return the run's folder."""
+        return str(self._folder)
+
+    def stop(self, grace_s: int) -> None:
+        """Send SIGTERM to every agent (it ends its ranks), and SIGKILL to what is left of its family."""
+        living = [agent for agent in self._agents.values() if agent.poll() is None]
+        families = [child for agent in living for child in _descendants(agent.pid)]
+        for agent in living:
+            agent.terminate()
+        deadline = time.monotonic() + grace_s
+        for agent in self._agents.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.wait(max(0.0, deadline - time.monotonic()))
+        for pid, started in families:
+            if started is not None and _started(pid) == started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        for agent in self._agents.values():
+            if agent.poll() is None:
+                agent.kill()
+                agent.wait()
+
+    def remove(self) -> list[str]:
+        """End what still runs; files are the record of the run and stay."""
+        self.stop(grace_s=2)
+        return []
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process began, in the kernel's ticks: with the pid it names one process for ever."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _descendants(root: int) -> list[tuple[int, str | None]]:
+    """Return (pid, start) of every process below `root`: agents give each rank a session of its own."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        children = parents.get(queue.pop(), [])
+        found += children
+        queue += children
+    return [(pid, _started(pid)) for pid in found]

@@ -1,0 +1,40 @@
+"""`orchestrate stop`: ends a run on all its hosts, keeps its logs here, and clears up."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  orchestrate stop 20260314-101500-4fd1
+  orchestrate stop RUN --hosts gpu[01-04] --grace 60     # time to write a checkpoint
+""",
+)
+@click.argument("run")
+@click.option("--hosts", "target", metavar="TARGET", help="where it is  [default: ./hosts.txt, else this machine]")
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    metavar="S",
+    help="seconds before force",
+)
+def stop(run: str, target: str | None, grace_s: int) -> None:
+    """Stop RUN on all its hosts, or clear one that has ended; its logs and metrics come to runs/RUN here."""
+    from orchestrate.conclude import conclude
+    from orchestrate.find import only, runs_on
+    from orchestrate.report.status import said
+    from orchestrate.runs import RunFolder
+
+    with runs_on(target, run) as found:
+        holding = only(found, run)
+        outcome = conclude(run, holding, grace_s=grace_s, warn=said)
+        away = [f.host.name for f in found if f.error is not None]
+    said(f"{outcome.state}: {run} is cleared from {', '.join(f.host.name for f in holding)}")
+    said(f"logs: {RunFolder(run).path / 'logs'}")
+    for name in away:
+        said(f"not asked, out of reach: {name}")

@@ -1,0 +1,96 @@
+"""Ends a run that is found on its hosts: stops what still runs, takes logs and metrics, gives a verdict, clears up.
+
+Works from labels alone, so any machine that reaches the hosts can do it. Refuses to touch what carries another label.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hostsetup import runlog
+from orchestrate.backends.containers import lines
+from orchestrate.clear import clear
+from orchestrate.engine import LABEL_NODE
+from orchestrate.errors import OperatorError
+from orchestrate.outcome import Outcome, Sighting, derive
+from orchestrate.plan import OUT_DIR, NodePlan, RunPlan
+from orchestrate.runs import NodeLog, RunFolder, write_whole
+from orchestrate.together import attempt
+from trainer.contract import METRICS_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orchestrate.engine import Container, Engine
+    from orchestrate.find import Found
+
+STOP_S = 60.0
+
+
+def conclude(run: str, found: Sequence[Found], *, grace_s: int, warn: Callable[[str], None]) -> Outcome:
+    """Stop and clear a run on the hosts that hold it; return what became of it."""
+    held = [(f.host.name, f.engine, c) for f in found if f.engine is not None for c in f.containers]
+    nodes = sorted((_node(host, container) for host, _, container in held), key=lambda n: n.node)
+    plan = RunPlan(run, "found", tuple(nodes), "", 0)
+    before = [_sighting(host, c) for host, _, c in held]
+    for answer in attempt(held, lambda h: h[1].stop(h[2].id, grace_s), deadline_s=grace_s + STOP_S):
+        if isinstance(answer, Exception):
+            warn(f"not stopped: {answer}")
+    folder = RunFolder(run)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    logs = {}
+    for _, engine, container in held:
+        number = int(container.labels.get(LABEL_NODE, "0"))
+        logs[number] = _collect(engine, container, NodeLog(folder, number, afresh=True), warn)
+        _metrics(engine, container, folder, warn)
+    over = all(s.over for s in before)
+    outcome = derive(plan, before, logs, stopped=not over)
+    folder.write("outcome.json", outcome.as_json())
+    for host, cleared in zip(found, attempt(found, lambda f: _clear(f, run), deadline_s=STOP_S), strict=True):
+        if isinstance(cleared, Exception):
+            warn(f"not cleared: {host.host.name}: {cleared}")
+    return outcome
+
+
+def _clear(found: Found, run: str) -> None:
+    if found.engine is not None:
+        clear(found.engine, run)
+
+
+def _collect(engine: Engine, container: Container, log: NodeLog, warn: Callable[[str], None]) -> runlog.RunLog:
+    kept = []
+    try:
+        for _, line in lines(engine, container.id, follow=False):
+            log.write(line)
+            kept.append(line.decode("utf-8", "replace"))
+    except OperatorError as error:
+        warn(f"the log of {container.name} could not be fetched: {error.what}")
+    finally:
+        log.close()
+    return runlog.parse(kept)
+
+
+def _metrics(engine: Engine, container: Container, folder: RunFolder, warn: Callable[[str], None]) -> None:
+    if container.labels.get(LABEL_NODE) != "0":
+        return
+    try:
+        metrics = engine.read_file(container.id, f"{OUT_DIR}/{METRICS_FILE}")
+    except OperatorError as error:
+        warn(f"the metrics could not be fetched: {error.what}")
+        return
+    if metrics is not None:
+        write_whole(folder.path / METRICS_FILE, metrics)
+
+
+def _sighting(host: str, container: Container) -> Sighting:
+    state = "exited" if container.exit_code is not None else "running"
+    number = int(container.labels.get(LABEL_NODE, "0"))
+    return Sighting(number, host, state, container.exit_code, container.oom_killed)
+
+
+def _node(host: str, container: Container) -> NodePlan:
+    first, _, last = container.labels.get("muster.ranks", "0-0").partition("-")
+    start = int(first) if first.isdigit() else 0
+    end = int(last) if last.isdigit() else start
+    number = int(container.labels.get(LABEL_NODE, "0"))
+    return NodePlan(number, host, end - start + 1, start, "", "")

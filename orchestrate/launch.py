@@ -1,0 +1,293 @@
+"""Launches a run: survey, plan, image, place, start, watch, conclude. Executes the plan and nothing else.
+
+Whatever happens after the first container exists, it ends with none of them left, unless the run was detached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+from orchestrate import image as images
+from orchestrate import plan as planning
+from orchestrate import survey
+from orchestrate.errors import OperatorError, UsageError
+from orchestrate.outcome import Outcome, Sighting, derive
+from orchestrate.runs import RunFolder
+from orchestrate.together import all_of, attempt
+from orchestrate.watch import Watch
+from trainer.contract import METRICS_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from orchestrate.backends import Backend
+    from orchestrate.engine import Engine
+    from orchestrate.inventory import Host
+    from orchestrate.plan import Mount, NodeFacts, RunPlan
+    from orchestrate.remote import Shell
+    from orchestrate.report.launch import View
+    from orchestrate.runs import RunFolder as Folder
+
+STOP_GRACE_S = 2
+SURVEY_S = 60.0
+LOOK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the operator asked for."""
+
+    run: str
+    on: str  # ssh, local, process
+    nodes: int
+    hosts: tuple[Host, ...] = ()
+    nproc: int | None = None
+    program: tuple[str, ...] = planning.DEFAULT_PROGRAM
+    image: str = ""
+    preset: str = "default"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    port: int | None = None
+
+
+class Prepared:
+    """A plan with its open connections, ready to be placed. Use as a context: the connections end with it."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._stack = contextlib.ExitStack()
+        self._engines: dict[str, Engine] = {}
+        self.plan: RunPlan
+
+    def __enter__(self) -> Self:
+        try:
+            self.plan = {"ssh": self._over_ssh, "local": self._on_engine, "process": self._as_processes}[
+                self.request.on
+            ]()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _planned(self, hosts: Sequence[Host], facts: Mapping[str, NodeFacts], port: int, subnet: str = "") -> RunPlan:
+        asked = self.request
+        return planning.make(
+            run=asked.run,
+            backend=asked.on,
+            hosts=hosts,
+            facts=facts,
+            nodes=asked.nodes,
+            port=port,
+            nproc=asked.nproc,
+            program=asked.program,
+            image=asked.image,
+            preset=asked.preset,
+            environment=asked.environment,
+            mounts=asked.mounts,
+            subnet=subnet,
+        )
+
+    def _shell(self, host: Host) -> Shell:
+        from orchestrate.remote import connect
+
+        shell = connect(host)
+        self._stack.callback(shell.close)
+        return shell
+
+    def _over_ssh(self) -> RunPlan:
+        """Connect to the hosts that will be used, and ask them what the plan needs."""
+        from orchestrate import engine
+
+        asked = self.request
+        used = [h for h in asked.hosts if not h.spare][: asked.nodes]
+        if len(used) < asked.nodes:
+            planning.make(
+                run=asked.run, backend="ssh", hosts=asked.hosts, facts={}, nodes=asked.nodes, port=0
+            )  # says so
+        shells = all_of(used, self._shell, deadline_s=SURVEY_S)
+        engines = all_of(shells, engine.behind, deadline_s=SURVEY_S)
+        for host, one in zip(used, engines, strict=True):
+            self._engines[host.name] = one
+            self._stack.callback(one.close)
+        paths = survey.routes(shells, lambda them, work: all_of(them, work, deadline_s=SURVEY_S))
+        extras = all_of(shells, lambda s: (survey.gpus(s), survey.rdma_devices(s)), deadline_s=SURVEY_S)
+        facts = {
+            shell.host.name: replace(paths[shell.host.name], gpus=found[0], rdma_devices=found[1])
+            for shell, found in zip(shells, extras, strict=True)
+        }
+        return self._planned(asked.hosts, facts, survey.port_on(shells[0], asked.run, asked.port))
+
+    def _on_engine(self) -> RunPlan:
+        """Several containers on this machine's engine, on a network of their own."""
+        from orchestrate import engine
+
+        here = engine.local()
+        self._stack.callback(here.close)
+        subnet, addresses = planning.one_machine(here.subnets(), self.request.nodes)
+        hosts, facts = self._several(addresses, iface="eth0")
+        self._engines = {host.name: here for host in hosts}
+        return self._planned(hosts, facts, self.request.port or 29500, subnet)
+
+    def _as_processes(self) -> RunPlan:
+        from orchestrate.inventory import Host
+        from orchestrate.remote import connect
+
+        if self.request.mounts:
+            raise UsageError("plain processes see this machine's files: nothing can be mounted", where="--mount")
+        hosts, facts = self._several(["127.0.0.1"] * self.request.nodes, iface="lo")
+        shell = connect(Host("localhost", "localhost", local=True))
+        self._stack.callback(shell.close)
+        port = survey.port_on(shell, self.request.run, self.request.port)
+        return replace(self._planned(hosts, facts, port), image="")
+
+    def _several(self, addresses: Sequence[str], iface: str) -> tuple[list[Host], dict[str, NodeFacts]]:
+        """Return one host a node, all of them this machine, which share its GPUs out between them."""
+        from orchestrate.inventory import Host
+        from orchestrate.remote import connect
+
+        shell = connect(Host("localhost", "localhost", local=True))
+        self._stack.callback(shell.close)
+        gpus = survey.gpus(shell)
+        share = len(gpus) // self.request.nodes
+        if gpus and not share:
+            raise UsageError(
+                f"{self.request.nodes} nodes are asked for and this machine has {len(gpus)} GPUs",
+                where="--nodes",
+                next_step=f"use --nodes {len(gpus)} or fewer on this machine",
+            )
+        hosts = [Host(f"node{k}", "localhost", local=True) for k in range(self.request.nodes)]
+        facts = {
+            host.name: planning.NodeFacts(address, iface, gpus[k * share : (k + 1) * share])
+            for k, (host, address) in enumerate(zip(hosts, addresses, strict=True))
+        }
+        return hosts, facts
+
+    def bring_image(self, view: View) -> None:
+        """Choose the image, bring it to every host and put its id into the plan."""
+        if self.request.on == "process":
+            return
+        engines = list(dict.fromkeys(self._engines.values()))
+        here = self._here()
+        image_id = images.choose(self.plan.image, here, engines)
+        self.plan = replace(self.plan, image_id=image_id)
+        lacking = images.missing(image_id, engines)
+        if lacking:
+            view.phase("image", f"{self.plan.image} goes to {', '.join(e.where for e in lacking)}")
+        images.bring(image_id, self.plan.image, here, engines, view.moved)
+
+    def _here(self) -> Engine | None:
+        if self.request.on == "local":
+            return next(iter(self._engines.values()))
+        from orchestrate import engine
+
+        try:
+            here = engine.local()
+        except OperatorError:
+            return None
+        self._stack.callback(here.close)
+        return here
+
+    def backend(self, folder: Folder) -> Backend:
+        """Return the backend that will run the plan."""
+        if self.request.on == "process":
+            from orchestrate.backends.process import Processes
+
+            return Processes(self.plan, folder)
+        from orchestrate import engine
+        from orchestrate.backends.containers import on_hosts
+
+        hosts = {h.name: h for h in self.request.hosts}
+
+        def reopen(name: str) -> Engine:
+            return engine.behind(self._shell(hosts[name])) if self.request.on == "ssh" else engine.local()
+
+        return on_hosts(self.plan, self._engines, reopen)
+
+
+def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome | None:
+    """Run the prepared plan and return its outcome; None when it was detached.
+
+    KeyboardInterrupt stops the run everywhere and yields the outcome `stopped`.
+    """
+    folder = RunFolder(prepared.plan.run)
+    folder.create()
+    prepared.bring_image(view)
+    plan = prepared.plan
+    folder.write("plan.json", planning.to_json(plan))
+    folder.event("planned", hosts=[n.host for n in plan.nodes], world_size=plan.world_size)
+    backend = prepared.backend(folder)
+    placed = False
+    try:
+        view.phase("place", f"{len(plan.nodes)} nodes: create all or none")
+        backend.place()
+        placed = True
+        folder.event("placed")
+        view.phase("start", f"torchrun, {plan.world_size} ranks, master {plan.master_address}:{plan.master_port}")
+        backend.start()
+        folder.event("started")
+        if detach:
+            return None
+        outcome = _attend(backend, plan, folder, view)
+    except BaseException:
+        if placed:
+            _clear(backend, view)
+        raise
+    finally:
+        backend.close()
+    return outcome
+
+
+def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> Outcome:
+    """Watch a started run to its end, take what it left, and clear the hosts."""
+    watch = Watch(backend, plan, folder, on_line=view.line, on_progress=view.progress)
+    watch.begin()
+    stopped = False
+    noticed: float | None = None
+    try:
+        noticed = watch.wait()
+    except KeyboardInterrupt:
+        stopped = True
+        view.phase("stop", "interrupted: every node is stopped")
+    before = watch.sightings()
+    if any(not s.over for s in before):
+        backend.stop(STOP_GRACE_S)
+    logs = watch.drain()
+    outcome = derive(plan, _settled(backend, plan, before), logs, stopped=stopped, detected_after_s=noticed)
+    _take(backend, folder, view)
+    _clear(backend, view)
+    folder.write("outcome.json", outcome.as_json())
+    folder.event("over", state=outcome.state)
+    view.outcome(outcome, folder.path, backend.out_place())
+    return outcome
+
+
+def _settled(backend: Backend, plan: RunPlan, before: Sequence[Sighting]) -> list[Sighting]:
+    """Return the sightings for the verdict: a node that we stopped ourselves counts as it stood before that."""
+    after = attempt(plan.nodes, backend.look, deadline_s=LOOK_S)
+    return [
+        new if isinstance(new, Sighting) and not old.over and old.state != "unreachable" else old
+        for old, new in zip(before, after, strict=True)
+    ]
+
+
+def _take(backend: Backend, folder: RunFolder, view: View) -> None:
+    """Copy the metrics here, where they are not here already."""
+    try:
+        metrics = backend.read_out(METRICS_FILE)
+    except OperatorError as error:
+        view.warn(f"the metrics could not be fetched: {error.what}")
+        return
+    if metrics is not None:
+        from orchestrate.runs import write_whole
+
+        write_whole(folder.path / METRICS_FILE, metrics)
+
+
+def _clear(backend: Backend, view: View) -> None:
+    for left in backend.remove():
+        view.warn(f"not cleared: {left}")

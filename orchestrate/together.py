@@ -1,0 +1,46 @@
+"""The same work on several things at once, with the answer or the error of each; nothing is lost to the first failure."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from orchestrate.errors import CannotTell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def attempt(things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | None = None) -> list[T | Exception]:
+    """Run `work` on every thing at once; return results or exceptions in order.
+
+    A thing that has not answered after `deadline_s` seconds counts as CannotTell; its thread is left behind, not waited for.
+    """
+    answers: list[T | Exception] = [
+        CannotTell(f"no answer within {deadline_s:g} s") if deadline_s else CannotTell("")
+    ] * len(things)
+
+    def one(index: int) -> None:
+        try:
+            answers[index] = work(things[index])
+        except Exception as error:  # noqa: BLE001 - it is the answer, and the caller looks at it
+            answers[index] = error
+
+    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(len(things))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(deadline_s)
+    return list(answers)
+
+
+def all_of(things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | None = None) -> list[T]:
+    """Run `work` on every thing at once; when all have ended, return the results or raise the first error."""
+    answers = attempt(things, work, deadline_s=deadline_s)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return [a for a in answers if not isinstance(a, Exception)]

@@ -1,0 +1,165 @@
+"""Looks at a run until it is over: follows every node's output, sees every node's state, and notices the first failure.
+
+Each node has two threads of its own, so that a host that hangs delays nobody. Refuses to stop a healthy run because a
+host is out of reach: that host is unreachable, and only a run that nobody can see any more is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hostsetup import runlog
+from orchestrate.errors import OperatorError
+from orchestrate.outcome import Sighting
+from orchestrate.runs import NodeLog
+from trainer.contract import Progress, parse_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrate.backends import Backend
+    from orchestrate.plan import NodePlan, RunPlan
+    from orchestrate.runs import RunFolder
+
+LOOK_S = 0.5
+BLIND_S = 15.0  # a node whose state is older than this is unreachable
+GRACE_S = 4.0  # after the first failure the others may end by themselves and say why
+LINES_KEPT = 5000  # of each node, for the verdict
+
+
+@dataclass(slots=True)
+class Node:
+    """What is known of one node while it runs."""
+
+    plan: NodePlan
+    sighting: Sighting
+    seen_at: float
+    well_at: float  # when it was last seen and not over
+    failed_at: float | None = None  # when its first failure was noticed
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    drained: threading.Event = field(default_factory=threading.Event)
+
+
+class Watch:
+    """Follows one run. `on_line(node, rank, text)` and `on_progress` are called from the nodes' threads, one at a time."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        plan: RunPlan,
+        folder: RunFolder,
+        *,
+        on_line: Callable[[NodePlan, int | None, str], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._backend = backend
+        self._plan = plan
+        self._folder = folder
+        self._on_line = on_line
+        self._on_progress = on_progress
+        self._told = threading.Lock()
+        self._over = threading.Event()
+        now = time.monotonic()
+        self.nodes = [Node(n, Sighting(n.node, n.host, "created"), now, now) for n in plan.nodes]
+
+    def begin(self) -> None:
+        """Start to look and to follow."""
+        for node in self.nodes:
+            for work in (self._look, self._follow):
+                threading.Thread(target=work, args=(node,), daemon=True).start()
+
+    def sightings(self) -> list[Sighting]:
+        """Return how every node stands; one that was not seen for BLIND_S seconds is unreachable."""
+        now = time.monotonic()
+        return [
+            replace(
+                n.sighting, state="unreachable", detail=n.sighting.detail or f"no answer for {now - n.seen_at:.0f} s"
+            )
+            if now - n.seen_at > BLIND_S and not n.sighting.over
+            else n.sighting
+            for n in self.nodes
+        ]
+
+    def wait(self, lost_after_s: float = 60.0) -> float | None:
+        """Wait until the run is over, or its first failure is GRACE_S seconds old, or no host can be seen any more.
+
+        Returns how long the first failure can have gone unnoticed in seconds: from the last look that found its node
+        well. None without a failure.
+        """
+        blind_since: float | None = None
+        while True:
+            seen = self.sightings()
+            if all(s.over for s in seen):
+                break
+            failed = [n.failed_at for n in self.nodes if n.failed_at is not None]
+            if failed and time.monotonic() - min(failed) > GRACE_S:
+                break
+            if any(s.state == "unreachable" for s in seen) and all(s.over or s.state == "unreachable" for s in seen):
+                blind_since = blind_since or time.monotonic()
+                if time.monotonic() - blind_since > lost_after_s:
+                    break
+            else:
+                blind_since = None
+            time.sleep(0.1)
+        noticed = [n.failed_at - n.well_at for n in self.nodes if n.failed_at is not None]
+        return round(max(0.0, min(noticed)), 3) if noticed else None
+
+    def drain(self, limit_s: float = 5.0) -> dict[int, runlog.RunLog]:
+        """Wait for the rest of every node's output and return what the logs show."""
+        deadline = time.monotonic() + limit_s
+        for node in self.nodes:
+            if node.sighting.state != "unreachable":
+                node.drained.wait(max(0.0, deadline - time.monotonic()))
+        self._over.set()
+        return {n.plan.node: runlog.parse(list(n.lines)) for n in self.nodes}
+
+    def _look(self, node: Node) -> None:
+        while not self._over.is_set():
+            sighting = self._backend.look(node.plan)
+            if sighting.state != "unreachable":
+                node.seen_at = time.monotonic()
+                node.sighting = sighting
+            elif not node.sighting.over:
+                node.sighting = replace(node.sighting, detail=sighting.detail)
+            if sighting.state == "running":
+                node.well_at = node.seen_at
+            if sighting.over:
+                if (sighting.state == "gone" or sighting.exit_code) and node.failed_at is None:
+                    node.failed_at = time.monotonic()
+                return
+            self._over.wait(LOOK_S)
+
+    def _follow(self, node: Node) -> None:
+        log = NodeLog(self._folder, node.plan.node)
+        after = ""
+        try:
+            while not self._over.is_set():
+                try:
+                    for at, line in self._backend.follow(node.plan, after):
+                        after = at or after
+                        self._line(node, log, line)
+                except OperatorError:
+                    self._over.wait(1.0)
+                    continue
+                if node.sighting.over:
+                    return
+                self._over.wait(LOOK_S)
+        finally:
+            log.close()
+            node.drained.set()
+
+    def _line(self, node: Node, log: NodeLog, line: bytes) -> None:
+        rank, text = log.write(line)
+        decoded = line.decode("utf-8", "replace")
+        node.lines.append(decoded)
+        if rank is None and node.failed_at is None and runlog.tells_failure(text):
+            node.failed_at = time.monotonic()
+        with self._told:
+            progress = parse_progress(text) if rank == 0 else None
+            if progress is not None:
+                self._on_progress(progress)
+            self._on_line(node.plan, rank, text)
