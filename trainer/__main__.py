@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.contract import ENV_OUT, EXIT_NO_PROGRESS, EXIT_USAGE
-from trainer.errors import Diverged, UsageError
+from trainer.errors import Diverged, LonelyUsageError, UsageError
 from trainer.options import parse
 
 if TYPE_CHECKING:
@@ -26,15 +26,19 @@ def main() -> int:
     """Run the command line; return the exit code."""
     try:
         config = parse(sys.argv[1:])
-        # Deferred: `--help` and a wrong option need no torch.
-        from torch.distributed.elastic.multiprocessing.errors import record
-
-        return record(_train)(config) or 0
     except UsageError as error:
-        if os.environ.get("RANK", "0") != "0":
-            time.sleep(1)  # every rank ends alike; rank 0 speaks first, before torchrun stops it
-            return EXIT_USAGE
-        return _end(str(error), EXIT_USAGE)
+        return _refuse(error)
+    # Deferred: `--help` and a wrong option need no torch.
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    return record(_run)(config) or 0
+
+
+def _run(config: Config) -> int:
+    try:
+        return _train(config)
+    except UsageError as error:
+        return _refuse(error)
     except Diverged as error:
         return _end(str(error), EXIT_NO_PROGRESS)
 
@@ -47,7 +51,7 @@ def _train(config: Config) -> int:
     from trainer.world import session
 
     task = find_task(config.task)
-    with Interrupt(grace_s=10) as interrupt, session(config.device, config.timeout_s, config.threads) as world:
+    with Interrupt(config.grace_s) as interrupt, session(config.device, config.timeout_s, config.threads) as world:
         say(world.roll())
         out = _folder(config, world)
         data = _agreed_data(config, task, out, world)
@@ -61,19 +65,18 @@ def _train(config: Config) -> int:
 
 def _folder(config: Config, world: World) -> Path:
     """Return the run's folder, made and writable on rank 0's host, the same path on every rank."""
-    refusal, path = "", Path(config.out or os.environ.get(ENV_OUT) or _fresh(config.task))
-    if world.is_main:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
+    path = Path(config.out or os.environ.get(ENV_OUT) or _fresh(config.task))
+    with world.together():
+        if world.is_main:
             probe = path / f".writable-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            refusal = f"--out {path}: cannot be written as user {os.getuid()} ({error.strerror}): give another folder"
-    word = world.share({"refusal": refusal, "path": str(path)})
-    if word["refusal"]:
-        raise UsageError(word["refusal"])
-    return Path(word["path"])
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                probe.touch()
+                probe.unlink()
+            except OSError as error:
+                why = f"cannot be written by user {os.getuid()} ({error.strerror})"
+                raise UsageError(f"--out {path}: {why}: give another folder") from error
+    return Path(world.share(str(path)))
 
 
 def _fresh(task: str) -> str:
@@ -81,21 +84,20 @@ def _fresh(task: str) -> str:
 
 
 def _agreed_data(config: Config, task: Task, out: Path, world: World) -> Datasets:
-    """Return the data, the same on every rank; raise UsageError naming the ranks that lack or differ."""
-    data, words = None, {"refusal": "", "digest": ""}
-    try:
-        data = task.datasets(config, world, out)
-        words["digest"] = data.digest
-    except UsageError as error:
-        words["refusal"] = str(error)
-    told = world.gather(words)
-    for rank, word in enumerate(told):
-        if word["refusal"]:
-            raise UsageError(f"rank {rank}: {word['refusal']}")
-        if word["digest"] != told[0]["digest"]:
-            raise UsageError(f"rank {rank} has other data than rank 0 ({word['digest']} against {told[0]['digest']})")
-    assert data is not None  # noqa: S101 - every rank has told its refusal
+    """Return the data; raise UsageError naming the first rank whose data differ from rank 0's."""
+    data = task.datasets(config, world, out)
+    digests = world.gather(data.digest)
+    for rank, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise UsageError(f"rank {rank} has other data ({digest}) than rank 0 ({digests[0]}): copy one to all hosts")
     return data
+
+
+def _refuse(error: UsageError) -> int:
+    if os.environ.get("RANK", "0") != "0" and not isinstance(error, LonelyUsageError):
+        time.sleep(1)  # every rank ends alike: rank 0 speaks, before torchrun stops it for another's exit
+        return EXIT_USAGE
+    return _end(str(error), EXIT_USAGE)
 
 
 def _end(text: str, code: int) -> int:

@@ -14,11 +14,13 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Tensors = Mapping[str, torch.Tensor]
 MANIFEST, STATE = "manifest.json", "state.json"

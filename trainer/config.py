@@ -8,13 +8,13 @@ from __future__ import annotations
 import difflib
 import tomllib
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 DEFAULT_STEPS = 200
 
@@ -60,6 +60,7 @@ class Config:
     device: str = _key("auto", "auto, cpu or cuda")
     threads: int = _key(0, "CPU threads a rank (0 = the allowed cores shared by the ranks of this host)")
     timeout_s: float = _key(600.0, "a collective that takes longer ends the run")
+    grace_s: float = _key(10.0, "after SIGTERM, a step that takes longer ends the process without a checkpoint")
 
     @property
     def total_samples(self) -> int:
@@ -77,7 +78,7 @@ _LEAST: Mapping[str, float] = {
     **dict.fromkeys(("global_batch", "layers", "heads", "width", "context", "log_every", "keep"), 1),
     **dict.fromkeys(("steps", "samples", "stop_after", "micro_batch", "seed", "vocab", "threads"), 0),
     **dict.fromkeys(("eval_every", "eval_samples", "save_every", "weight_decay", "clip", "lr"), 0),
-    "timeout_s": 1,
+    **dict.fromkeys(("timeout_s", "grace_s"), 1),
 }
 _CHOICES = {"mode": ("fast", "exact"), "device": ("auto", "cpu", "cuda")}
 _SHARES = ("dropout", "warmup", "lr_floor", "beta1", "beta2")
@@ -116,32 +117,38 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def check(config: Config) -> Config:
     """Return `config` unchanged when its values can run together; raise UsageError naming the first that cannot."""
-    for name, least in _LEAST.items():
-        if not getattr(config, name) >= least:
-            raise UsageError(f"{name} is {getattr(config, name)}; it must be at least {least}")
-    for name in _SHARES:
-        if not 0 <= getattr(config, name) <= 1:
-            raise UsageError(f"{name} is {getattr(config, name)}; it is a share, from 0 to 1")
-    for name, choices in _CHOICES.items():
-        if getattr(config, name) not in choices:
-            raise UsageError(f"{name} is {getattr(config, name)!r}; choose from {', '.join(choices)}")
-    if config.steps and config.samples:
-        raise UsageError(f"steps ({config.steps}) and samples ({config.samples}) both say how long to train: give one")
-    if config.width % config.heads:
-        raise UsageError(f"width {config.width} is not a multiple of heads {config.heads}")
-    if config.mode == "exact":
-        raise UsageError("mode exact is not built yet: use --mode fast")
+    for name in KEYS:
+        value, least = getattr(config, name), _LEAST.get(name)
+        if least is not None and not value >= least:
+            raise UsageError(f"{name} is {value}; it must be at least {least}")
+        if name in _SHARES and not 0 <= value <= 1:
+            raise UsageError(f"{name} is {value}; it is a share, from 0 to 1")
+        if value not in _CHOICES.get(name, (value,)):
+            raise UsageError(f"{name} is {value!r}; choose from {', '.join(_CHOICES[name])}")
+    for wrong, text in (
+        (config.steps and config.samples, "steps and samples both say how long to train: give one"),
+        (config.width % config.heads, f"width {config.width} is not a multiple of heads {config.heads}"),
+        (
+            config.tokenizer == "bpe" and 0 < config.vocab <= 256,
+            f"vocab {config.vocab}: a BPE vocabulary begins with the 256 bytes, so it must be larger",
+        ),
+        (config.mode == "exact", "mode exact is not built yet: use --mode fast"),
+    ):
+        if wrong:
+            raise UsageError(text)
     return config
 
 
 def _typed(key: str, value: Any, where: str) -> Any:
-    kind = type(KEYS[key].default)
+    kind: Any = type(KEYS[key].default)
+    fits = isinstance(value, str) or (
+        isinstance(value, int | float) and not isinstance(value, bool) and kind is not str
+    )
     try:
-        if isinstance(value, str):
-            return kind(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or kind is str:
-            raise TypeError
-        return kind(value) if kind(value) == value else kind(str(value))
-    except (TypeError, ValueError):
-        names = {"int": "a whole number", "float": "a number", "str": "a text"}
-        raise UsageError(f"{where}: {key} must be {names[kind.__name__]}, not {value!r}") from None
+        typed = kind(value) if fits else None
+    except ValueError:
+        typed = None
+    if typed is None or (not isinstance(value, str) and typed != value):  # 1.5 is no whole number
+        names = {int: "a whole number", float: "a number", str: "a text"}
+        raise UsageError(f"{where}: {key} must be {names[kind]}, not {value!r}")
+    return typed

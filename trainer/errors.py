@@ -7,7 +7,11 @@ from __future__ import annotations
 
 
 class UsageError(Exception):
-    """The command line, a file or the environment is wrong; the text says what, where and next in one line (exit 2)."""
+    """The command line or a file is wrong, as every rank knows; one line says what, where and next (exit 2)."""
+
+
+class LonelyUsageError(UsageError):
+    """The environment of this rank is wrong, and no other rank knows of it."""
 
 
 class Diverged(Exception):  # noqa: N818 - names what happened to the run, not a fault of the program

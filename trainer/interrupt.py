@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -22,15 +23,18 @@ class Interrupt:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._wish, self._heard = threading.Event(), threading.Event()
+        self._beat = 0.0
 
     @property
     def wished(self) -> bool:
         """True once the signal came to this rank."""
         return self._wish.is_set()
 
-    def hear(self) -> None:
-        """The loop has taken notice and is leaving: the grace period no longer runs."""
-        self._heard.set()
+    def hear(self, *, leaving: bool) -> None:
+        """Tell that the loop goes on, which starts the grace period anew, or that it leaves, which ends it."""
+        self._beat = time.monotonic()
+        if leaving:
+            self._heard.set()
 
     def __enter__(self) -> Self:
         self._read, self._write = socket.socketpair()
@@ -55,6 +59,8 @@ class Interrupt:
     def _listen(self) -> None:
         while data := self._read.recv(64):
             if signal.SIGTERM in data:
+                self._beat = time.monotonic()
                 self._wish.set()
-                if not self._heard.wait(self._grace_s):
-                    os._exit(128 + signal.SIGTERM)
+                while not self._heard.wait(0.2):
+                    if time.monotonic() - self._beat > self._grace_s:
+                        os._exit(128 + signal.SIGTERM)

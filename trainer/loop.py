@@ -15,7 +15,7 @@ import torch
 from trainer import checkpoint, order
 from trainer.contract import CHECKPOINT_DIR, EXIT_RETRY, FINAL_WEIGHTS, METRICS_FILE, Progress
 from trainer.errors import Diverged
-from trainer.optim import build_optimizer, rate, restore, state_tensors
+from trainer.optim import build_optimizer, rate, state_tensors
 from trainer.record import Metrics, Stopwatch, say
 from trainer.resume import Position, find_saved, identity
 from trainer.step import COUNT, LOSS, STOP, FastStep
@@ -78,8 +78,7 @@ class _Run:
             stopping = before is not None and bool(before[STOP] > 0)
             before = totals
             leaving = stopping or now == until
-            if stopping:
-                interrupt.hear()
+            interrupt.hear(leaving=leaving)
             judged = now == last or _due(now, config.eval_every)
             if judged or leaving or now == 1 or _due(now, config.log_every):
                 row = self._row(totals) | self.clock.read() | {"comm_s": None} | gpu.figures()
@@ -126,7 +125,7 @@ class _Run:
                 ids = np.arange(start, min(start + self.config.global_batch, count))
                 for batch in self._batches(self.data.valid, ids, self.config.micro_batch):
                     for name, pair in self.task.evaluate(self.model, batch).items():
-                        sums[name] = sums.get(name, 0) + torch.stack(pair).double()  # type: ignore[assignment]
+                        sums[name] = sums.get(name, 0) + torch.stack(pair).double()
         self.model.train()
         totals = self.world.sum(torch.stack(list(sums.values())))
         figures = {name: float(total / number) for name, (total, number) in zip(sums, totals, strict=True)}
@@ -137,7 +136,12 @@ class _Run:
         _finite_loss(totals, self.position.step)  # what is saved is what a restart would trust
         if not self.world.is_main:
             return
-        state = {**self.position.to_json(), "identity": identity(self.config, self.data), "torch": torch.__version__}
+        state = {
+            **self.position.to_json(),
+            "identity": identity(self.config, self.data),
+            "total_samples": self.config.total_samples,
+            "torch": torch.__version__,
+        }
         saved = checkpoint.Saved(
             state, _on_cpu(self.model.state_dict()), _on_cpu(state_tensors(self.model, self.optimizer))
         )

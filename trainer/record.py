@@ -9,11 +9,11 @@ import json
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def say(text: str) -> None:
@@ -46,7 +46,12 @@ class Stopwatch:
     """Where the time of the steps since the last reading went, in seconds."""
 
     def __init__(self) -> None:
-        self._begin, self._outside, self._waited, self._steps, self._samples = time.perf_counter(), 0.0, 0.0, 0, 0
+        self._restart()
+
+    def _restart(self) -> None:
+        self._begin = time.perf_counter()
+        self._outside = self._waited = 0.0
+        self._steps = self._samples = 0
 
     def count(self, samples: int) -> None:
         """One more step is done."""
@@ -55,14 +60,14 @@ class Stopwatch:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """The block waits for data: part of a step."""
+        """Count the block as waiting for data: part of a step."""
         begin = time.perf_counter()
         yield
         self._waited += time.perf_counter() - begin
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """The block evaluates or saves: part of no step."""
+        """Count the block, which evaluates or saves, to no step."""
         begin = time.perf_counter()
         yield
         self._outside += time.perf_counter() - begin
@@ -76,12 +81,12 @@ class Stopwatch:
             "step_s": round(spent / done, 6),
             "data_wait_s": round(self._waited / done, 6),
         }
-        self.__init__()  # type: ignore[misc]  # noqa: PLC2801 - a reading starts a new watch
+        self._restart()
         return figures
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
 
 
 def _step(line: str) -> float:

@@ -54,20 +54,16 @@ def find_saved(
     config: Config, data: Datasets, out: Path, world: World, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Position:
     """Restore model and optimizer on every rank from what rank 0 finds; return where the run goes on."""
-    saved, refusal = None, ""
-    if world.is_main:
-        try:
+    saved = None
+    with world.together():
+        if world.is_main:
             saved = _look(config, identity(config, data), out)
-        except UsageError as error:
-            refusal = str(error)
-    word = world.share({"refusal": refusal, "state": saved.state if saved else None})
-    if word["refusal"]:
-        raise UsageError(word["refusal"])
-    if word["state"] is None:
+    state = world.share(saved.state if saved else None)
+    if state is None:
         return Position()
     model.load_state_dict(world.share_tensors(saved.model if saved else None))
     restore(model, optimizer, world.share_tensors(saved.optimizer if saved else None))
-    return Position(**{name: word["state"][name] for name in Position.__slots__})
+    return Position(**{name: state[name] for name in Position.__slots__})
 
 
 def _look(config: Config, mine: dict[str, Any], out: Path) -> checkpoint.Saved | None:
@@ -89,11 +85,16 @@ def _look(config: Config, mine: dict[str, Any], out: Path) -> checkpoint.Saved |
         raise UsageError(
             f"{folder} belongs to another run ({'; '.join(differing)}): give the same options, another --out, or --resume never"
         )
-    say(f"resuming from {folder}: step {saved.state['step']}, {saved.state['samples']} samples")
-    if saved.state["samples"] != min(saved.state["step"] * config.global_batch, config.total_samples):
+    done, asked, planned = saved.state["samples"], config.total_samples, saved.state["total_samples"]
+    if done > asked:
         raise UsageError(
-            f"{folder} ended on a short batch or beyond the {config.total_samples} samples asked for: nothing to add"
+            f"{folder} holds {done} samples of training, {asked} are asked for: give more, or another --out"
         )
+    if done < asked and done % config.global_batch:
+        raise UsageError(f"{folder} ended on a short last batch and cannot go on: give another --out")
+    say(f"resuming from {folder}: step {saved.state['step']}, {done} samples")
+    if asked != planned:
+        say(f"the schedule now follows {asked} samples; that of the checkpoint followed {planned}")
     return saved
 
 

@@ -71,4 +71,4 @@ class FastStep:
         if self._clip:
             norm = torch.nn.utils.get_total_norm(gradients) * factor
             factor = factor * (self._clip / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, factor.float())  # noqa: SLF001 - one kernel for all; no public twin scales by a tensor
+        torch._foreach_mul_(gradients, factor.float())

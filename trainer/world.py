@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.contract import ENV_HOST
-from trainer.errors import UsageError
+from trainer.errors import LonelyUsageError, UsageError
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -78,6 +78,18 @@ class World:
         dist.all_gather(rows, torch.nn.functional.pad(data, (0, longest - len(data))))
         return [json.loads(row.numpy()[: int(n)].tobytes()) for row, n in zip(rows, lengths, strict=True)]
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Raise on every rank the UsageError that the block raises on any; the block holds no collective."""
+        refusal = ""
+        try:
+            yield
+        except UsageError as error:
+            refusal = str(error)
+        for rank, word in enumerate(self.gather(refusal)):
+            if word:
+                raise UsageError(f"rank {rank}: {word}" if rank else word)
+
     def share_tensors(self, tensors: Tensors | None = None) -> dict[str, torch.Tensor]:
         """Return rank 0's CPU tensors on every rank."""
         mine = dict(tensors or {})
@@ -122,9 +134,13 @@ def _places() -> tuple[int, int, int, int]:
     try:
         rank, size, local, local_size = (int(os.environ[name]) for name in names)
     except (KeyError, ValueError) as error:
-        raise UsageError(f"{', '.join(names)} must all be whole numbers ({error}): start under torchrun") from error
+        raise LonelyUsageError(
+            f"{', '.join(names)} must all be whole numbers ({error}): start under torchrun"
+        ) from error
     if not (0 <= rank < size and 0 <= local < local_size <= size):
-        raise UsageError(f"RANK {rank}/{size} with LOCAL_RANK {local}/{local_size} cannot be: start under torchrun")
+        raise LonelyUsageError(
+            f"RANK {rank}/{size} with LOCAL_RANK {local}/{local_size} cannot be: start under torchrun"
+        )
     return rank, size, local, local_size
 
 
@@ -133,7 +149,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if local_rank >= count:
-        raise UsageError(
+        raise LonelyUsageError(
             f"local rank {local_rank} has no GPU: {count} visible here; start at most {count} ranks a host"
         )
     return torch.device("cuda", local_rank)

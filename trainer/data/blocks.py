@@ -6,13 +6,16 @@ Samples are read by id and carry weights; it refuses to shuffle.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from trainer.data.tokenizer import Tokens
-from trainer.order import Ids
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trainer.data.tokenizer import Tokens
+    from trainer.order import Ids
 
 Batch = dict[str, torch.Tensor]
 

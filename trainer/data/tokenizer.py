@@ -50,28 +50,28 @@ def choose_tokenizer(kind: str, vocab: int, text: str, folder: Path, world: Worl
     """Return the same tokenizer on every rank; a trained one is kept in `folder` under the digest of its text."""
     if kind == "byte":
         return Tokenizer()
-    if kind != "bpe":
-        return Tokenizer(_read(Path(kind)))
     spec = ""
-    if world.is_main:
-        vocab = vocab or BPE_VOCAB
-        cache = folder / f"tokenizer-{sha256(text.encode()).hexdigest()[:12]}-{vocab}.json"
-        if cache.exists():
-            spec = _read(cache)
-        else:
-            spec = _train(text, vocab)
-            half = cache.with_suffix(f".tmp-{os.getpid()}")
-            half.write_text(spec, encoding="utf-8")
-            half.replace(cache)
+    with world.together():
+        if world.is_main:
+            spec = _trained(text, vocab or BPE_VOCAB, folder) if kind == "bpe" else _read(Path(kind))
     return Tokenizer(world.share(spec))
+
+
+def _trained(text: str, vocab: int, folder: Path) -> str:
+    cache = folder / f"tokenizer-{sha256(text.encode()).hexdigest()[:12]}-{vocab}.json"
+    if cache.exists():
+        return _read(cache)
+    spec = _train(text, vocab)
+    half = cache.with_suffix(f".tmp-{os.getpid()}")
+    half.write_text(spec, encoding="utf-8")
+    half.replace(cache)
+    return spec
 
 
 def _train(text: str, vocab: int) -> str:
     from tokenizers import Tokenizer as Model
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    if vocab <= 256:
-        raise UsageError(f"vocab {vocab}: a BPE vocabulary begins with the 256 bytes, so it must be larger")
     model = Model(models.BPE())
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()

@@ -51,7 +51,7 @@ class Task(Protocol):
     """The few functions that make a task; a module that has them is one."""
 
     def datasets(self, config: Config, world: World, folder: Path) -> Datasets:
-        """Return the data; `folder` is where rank 0 may keep what it derives from them."""
+        """Return the data; `folder` is where rank 0 may keep what it derives from them. Called on all ranks at once."""
         ...
 
     def build_model(self, config: Config, data: Datasets) -> nn.Module:

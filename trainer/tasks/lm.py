@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch.nn import functional as F  # noqa: N812 - the field's own name for it
 
 from trainer.data.blocks import Blocks
@@ -20,6 +19,7 @@ from trainer.tasks import Datasets
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
     from torch import nn
 
     from trainer.config import Config
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 def datasets(config: Config, world: World, folder: Path) -> Datasets:
     """Return the training blocks and the held-out blocks of the text."""
-    corpus = read_corpus(config.data)
+    with world.together():
+        corpus = read_corpus(config.data)
     seen, unseen = corpus.halves()
     tokenizer = choose_tokenizer(config.tokenizer, config.vocab, seen, folder, world)
     train, valid = (Blocks(tokenizer.encode(text), config.context) for text in (seen, unseen))
