@@ -115,6 +115,7 @@ elif command -v sudo >/dev/null 2>&1; then
 fi
 """
 
+
 def build(probes: Iterable[Probe], mark: str) -> str:
     """Return the program that asks `probes` in order and frames each reply by `mark` (8 to 64 letters and digits).
 

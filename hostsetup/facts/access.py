@@ -51,7 +51,7 @@ def parse_access(text: str) -> Access:
     """Read the collector's JSON object: `outcome`, `detail`, `next` and, for this machine itself, `local`."""
     data: Any = json.loads(text)
     if not isinstance(data, dict):
-        raise ValueError("not a JSON object")
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the text is wrong, not the caller
     detail, then = data.get("detail") or "", data.get("next") or ""
     return Access(Outcome(str(data.get("outcome"))), str(detail), str(then), local=data.get("local") is True)
 

@@ -36,7 +36,11 @@ def _sample(words: list[str]) -> Clock:
     whole = "." not in words[1] or words[1].endswith((".%N", ".N"))
     try:
         # the differences of times since 1970 need more digits than a float holds
-        before, there, after = Decimal(words[0]), Decimal(words[1].partition(".")[0] if whole else words[1]), Decimal(words[2])
+        before, there, after = (
+            Decimal(words[0]),
+            Decimal(words[1].partition(".")[0] if whole else words[1]),
+            Decimal(words[2]),
+        )
         if not all(time.is_finite() and 0 < time < 10**11 for time in (before, there, after)) or after < before:
             raise ValueError("a clock sample is out of range or out of order")
         slack = Decimal("0.5") if whole else Decimal(0)

@@ -53,7 +53,9 @@ class Cpu:
     @property
     def is_epyc(self) -> bool:
         """Whether this is a server processor of AMD's (or Hygon's) Zen line."""
-        return self.vendor in {"AuthenticAMD", "HygonGenuine"} and ("EPYC" in self.model_name or "Hygon" in self.model_name)
+        return self.vendor in {"AuthenticAMD", "HygonGenuine"} and (
+            "EPYC" in self.model_name or "Hygon" in self.model_name
+        )
 
     @property
     def is_naples(self) -> bool:

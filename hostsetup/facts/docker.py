@@ -43,7 +43,10 @@ class Docker:
 _ERRORS = (
     (re.compile(r"permission denied", re.IGNORECASE), Engine.DENIED),
     (re.compile(r"cannot connect to the docker daemon|is the docker daemon running", re.IGNORECASE), Engine.DOWN),
-    (re.compile(r"failed to connect to the docker api|daemon is running|connection refused", re.IGNORECASE), Engine.DOWN),
+    (
+        re.compile(r"failed to connect to the docker api|daemon is running|connection refused", re.IGNORECASE),
+        Engine.DOWN,
+    ),
     (re.compile(r"docker: (?:command )?not found|command not found: docker", re.IGNORECASE), Engine.MISSING),
 )
 
@@ -84,7 +87,7 @@ def parse_info(text: str) -> Docker:
 
 def _from_json(data: Any) -> Docker:
     if not isinstance(data, dict):
-        raise ValueError("not a JSON object")
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the text is wrong, not the caller
     if isinstance(data.get("host"), dict) and "store" in data:
         version = data.get("version")
         return Docker(Engine.PODMAN, version=str(version.get("Version", "")) if isinstance(version, dict) else "")
@@ -117,7 +120,9 @@ def _plain_fields(text: str) -> dict[str, str]:
 
 def _first_error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if classify(line) is not Engine.ERROR or "rror" in line), lines[-1] if lines else "")
+    return next(
+        (line for line in lines if classify(line) is not Engine.ERROR or "rror" in line), lines[-1] if lines else ""
+    )
 
 
 def read(evidence: Evidence) -> Known[Docker] | Unknown:

@@ -69,7 +69,9 @@ def parse_topo(text: str) -> Topology:
         for j, other in enumerate(devices):
             if (cells[name][j] == "X") != (i == j) or cells[name][j] != cells[other][i]:
                 raise ValueError(f"the matrix is not symmetric: {name} to {other}")
-    return _build(devices, cells, dict(_legend(lines)), {name: dict(zip(columns, tails[name], strict=False)) for name in tails})
+    return _build(
+        devices, cells, dict(_legend(lines)), {name: dict(zip(columns, tails[name], strict=False)) for name in tails}
+    )
 
 
 def _header(line: str) -> list[str]:
@@ -89,9 +91,12 @@ def _row(line: str, count: int, columns: Sequence[str]) -> tuple[list[str], list
         raise ValueError(f"the row of {name} is not {count} link classes")
     tail = rest[count:]
     if "\t" in line and len(tail) < len(columns):
-        # an empty cell stands between tabs; after the matrix the driver pads with a second tab
-        after = [cell.strip() for cell in line.split("\t")][count + 1 :]
-        tail = after[: len(columns)] if len(after) <= len(columns) else tail
+        # a cell may be empty; the driver also pads with a second tab, so only a full set of cells tells which one it is
+        after = [cell.strip() for cell in line.rstrip("\n").split("\t")][count + 1 :]
+        if len(after) == len(columns):
+            tail = after
+        elif after and not after[0]:
+            tail = []
     return links, tail
 
 
@@ -102,7 +107,10 @@ def _legend(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _build(
-    devices: Sequence[str], cells: Mapping[str, list[str]], legend: Mapping[str, str], tails: Mapping[str, Mapping[str, str]]
+    devices: Sequence[str],
+    cells: Mapping[str, list[str]],
+    legend: Mapping[str, str],
+    tails: Mapping[str, Mapping[str, str]],
 ) -> Topology:
     gpus = sorted((int(name[3:]), at) for at, name in enumerate(devices) if name.startswith("GPU"))
     nics = [(legend.get(name, name), at) for at, name in enumerate(devices) if not name.startswith("GPU")]

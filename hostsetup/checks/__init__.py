@@ -1,0 +1,235 @@
+"""The catalogue of host checks, and the runner that asks each of them of each host.
+
+The runner alone says `unknown` of a fact that is not known and `skip` of a check that does not apply; a check never sees
+a gap.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from hostsetup.model import Finding, Known, State, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from hostsetup.host import HostFacts
+
+Verdict: TypeAlias = Literal["pass", "fail", "incomplete"]
+EXIT_CODES: Mapping[Verdict, int] = {"pass": 0, "fail": 1, "incomplete": 3}
+
+REACHABLE = "ssh.reachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: its id, the sentence that is true when it fails, its page, and its rules.
+
+    `judge` looks at one host, `judge_fleet` at all hosts where its slot is known; `skip` returns why the check does not
+    apply to a host, or an empty string. Parameters are names of HostFacts slots; one with a default may be unknown.
+    """
+
+    id: str
+    title: str
+    page: str
+    source: str
+    judge: Callable[..., Iterable[Finding]] | None = None
+    judge_fleet: Callable[..., Iterable[Finding]] | None = None
+    skip: Callable[..., str] | None = None
+
+
+@cache
+def catalogue() -> tuple[Check, ...]:
+    """Return every check, by id: the modules of this folder."""
+    found = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
+    return tuple(sorted(map(_check, found), key=lambda check: check.id))
+
+
+def _check(module: ModuleType) -> Check:
+    page = inspect.getdoc(module) or ""
+    return Check(
+        id=module.ID,
+        title=page.partition("\n")[0],
+        page=page,
+        source=module.SOURCE,
+        judge=getattr(module, "judge", None),
+        judge_fleet=getattr(module, "judge_fleet", None),
+        skip=getattr(module, "skip", None),
+    )
+
+
+def page(check: Check) -> str:
+    """Return the page of a check as plain text."""
+    title, _, body = check.page.partition("\n")
+    return f"{check.id}\n{'=' * len(check.id)}\n\n{title}\n{body}\n"
+
+
+def select(only: Sequence[str] | None = None, skip: Sequence[str] | None = None) -> tuple[Check, ...]:
+    """Return the checks whose id matches one of `only` (None: all) and none of `skip`; `*` stands for any letters.
+
+    Raises ValueError when a pattern matches no check.
+    """
+    ids = [check.id for check in catalogue()]
+    for pattern in (*(only or ()), *(skip or ())):
+        if not any(fnmatchcase(name, pattern) for name in ids):
+            raise ValueError(f"no check is called {pattern!r}; `orchestrate explain` lists them")
+    return tuple(
+        check
+        for check in catalogue()
+        if (only is None or _matches(check.id, only)) and not _matches(check.id, skip or ())
+    )
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def run(
+    fleet: Mapping[str, HostFacts],
+    only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    accept: Mapping[str, str] | None = None,
+) -> tuple[Finding, ...]:
+    """Return what every chosen check says of every host and of the fleet.
+
+    `accept` maps ids (or patterns) to reasons: failures and warnings of these checks become `info` and say so. Raises
+    ValueError when a pattern of `only`, `skip` or `accept` matches no check.
+    """
+    accepted = accept or {}
+    select(tuple(accepted))
+    found: list[Finding] = []
+    for check in select(only, skip):
+        for host, facts in fleet.items():
+            found += (_filled(finding, check, (host,)) for finding in _on_host(check, facts, len(fleet)))
+        if check.judge_fleet is not None:
+            found += (_filled(finding, check, tuple(fleet)) for finding in _on_fleet(check, fleet))
+    return tuple(_accepted(finding, accepted) for finding in found)
+
+
+def _on_host(check: Check, facts: HostFacts, hosts: int) -> Iterator[Finding]:
+    reason = _spared(check, facts)
+    if reason:
+        yield Finding(State.SKIP, saw=reason)
+    elif check.judge is not None:
+        yield from _judged(check.judge, facts)
+    elif hosts > 1 and check.judge_fleet is not None:
+        # on the fleet only what is missing is said of a single host
+        gap = _gap(check.judge_fleet, facts)
+        if gap is not None:
+            yield gap
+
+
+def _spared(check: Check, facts: HostFacts) -> str:
+    if check.skip is None:
+        return ""
+    known = _known(check.skip, facts)
+    if isinstance(known, Finding):
+        return ""
+    try:
+        return check.skip(**known)
+    except Exception:  # noqa: BLE001 - hostile data; the judge will meet it, too, and say so
+        return ""
+
+
+def _judged(judge: Callable[..., Iterable[Finding]], facts: HostFacts) -> tuple[Finding, ...]:
+    known = _known(judge, facts)
+    if isinstance(known, Finding):
+        return (known,)
+    return _guarded(judge, known)
+
+
+def _guarded(judge: Callable[..., Iterable[Finding]], arguments: Mapping[str, object]) -> tuple[Finding, ...]:
+    try:
+        findings = tuple(judge(**arguments))
+    except Exception as error:  # noqa: BLE001 - one check that trips over one host must not end the audit
+        return (Finding(State.UNKNOWN, saw=f"the check itself failed: {type(error).__name__}: {error}"[:300]),)
+    return findings or (Finding(State.UNKNOWN, saw="the check came to no conclusion"),)
+
+
+def _known(judge: Callable[..., object], facts: HostFacts) -> dict[str, object] | Finding:
+    values: dict[str, object] = {}
+    for name, parameter in inspect.signature(judge).parameters.items():
+        slot = getattr(facts, name)
+        if isinstance(slot, Known):
+            values[name] = slot.value
+        elif parameter.default is inspect.Parameter.empty:
+            return Finding(State.UNKNOWN, saw=_why(facts, slot))
+    return values
+
+
+def _gap(judge: Callable[..., object], facts: HostFacts) -> Finding | None:
+    known = _known(judge, facts)
+    return known if isinstance(known, Finding) else None
+
+
+def _why(facts: HostFacts, slot: Unknown) -> str:
+    access = facts.access
+    if isinstance(access, Known) and access.value.failed:
+        return f"the host was not reached ({access.value.outcome})"
+    return slot.reason
+
+
+def _on_fleet(check: Check, fleet: Mapping[str, HostFacts]) -> tuple[Finding, ...]:
+    judge = check.judge_fleet
+    if judge is None:
+        return ()
+    if len(fleet) < 2:
+        return () if check.judge is not None else (Finding(State.SKIP, saw="one host: there is nothing to compare"),)
+    (slot,) = inspect.signature(judge).parameters
+    values = {
+        host: value.value
+        for host, facts in fleet.items()
+        if isinstance(value := getattr(facts, slot), Known) and not _spared(check, facts)
+    }
+    if len(values) < 2:
+        return ()  # the single hosts say why
+    return _guarded_fleet(judge, slot, values, optional=check.judge is not None)
+
+
+def _guarded_fleet(
+    judge: Callable[..., Iterable[Finding]], slot: str, values: Mapping[str, object], *, optional: bool
+) -> tuple[Finding, ...]:
+    """Judge the fleet; where each host is judged, too, the fleet's part may stay silent."""
+    try:
+        findings = tuple(judge(**{slot: values}))
+    except Exception as error:  # noqa: BLE001 - as in _guarded
+        findings = (Finding(State.UNKNOWN, saw=f"the check itself failed: {type(error).__name__}: {error}"[:300]),)
+    if not findings and not optional:
+        findings = (Finding(State.UNKNOWN, saw="the check came to no conclusion"),)
+    return tuple(replace(finding, scope="cluster") if finding.scope == "host" else finding for finding in findings)
+
+
+def _filled(finding: Finding, check: Check, hosts: tuple[str, ...]) -> Finding:
+    return replace(finding, check=check.id, hosts=finding.hosts or hosts, source=finding.source or check.source)
+
+
+def _accepted(finding: Finding, accepted: Mapping[str, str]) -> Finding:
+    reason = next((why for pattern, why in accepted.items() if fnmatchcase(finding.check, pattern)), None)
+    if reason is None or finding.state not in {State.FAIL, State.WARN}:
+        return finding
+    return replace(finding, state=State.INFO, saw=f"{finding.saw} (accepted, was {finding.state}: {reason})")
+
+
+def verdict(
+    findings: Iterable[Finding], host_states: Mapping[str, str] | None = None, *, strict: bool = False
+) -> Verdict:
+    """Return `fail`, `incomplete` or `pass`; a failure outranks a gap.
+
+    `host_states`: `audited`, `unreachable` or `partial` by host. A host out of reach leaves the audit incomplete: it is
+    not known to be bad. `strict` counts warnings as failures.
+    """
+    bad = {State.FAIL, State.WARN} if strict else {State.FAIL}
+    states = [(f.state, f.check) for f in findings]
+    if any(state in bad and check != REACHABLE for state, check in states):
+        return "fail"
+    gap = any(state is State.UNKNOWN or (state is State.FAIL and check == REACHABLE) for state, check in states)
+    if gap or any(state != "audited" for state in (host_states or {}).values()):
+        return "incomplete"
+    return "pass"

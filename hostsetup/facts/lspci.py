@@ -1,0 +1,131 @@
+"""Reads the text of `lspci -vvv`: with or without domains and numbers, as root or not, from a host or a paste."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from hostsetup.facts.pci_acs import FLAGS
+from hostsetup.facts.pci_tree import MAX_FUNCTIONS, Function, full_address
+
+_HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.IGNORECASE | re.ASCII)
+_NUMBERED = re.compile(
+    r"(?P<class>.*?) \[(?P<code>[0-9a-f]{4})\]: (?P<name>.*) \[(?P<id>[0-9a-f]{4}:[0-9a-f]{4})\]", re.ASCII
+)
+_NUMERIC = re.compile(r"(?P<code>[0-9a-f]{4}): (?P<id>[0-9a-f]{4}:[0-9a-f]{4})", re.ASCII)
+_BUS = re.compile(r"Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2})\b", re.ASCII)
+_CAPABILITY = re.compile(r"Capabilities: \[([0-9a-f]{2,3})(?: v\d+)?\] (.*)", re.ASCII)
+
+_CLASSES: Final = {
+    "VGA compatible controller": "0300",
+    "3D controller": "0302",
+    "Display controller": "0380",
+    "Processing accelerators": "1200",
+    "PCI bridge": "0604",
+    "Bridge": "0680",
+    "Host bridge": "0600",
+    "Ethernet controller": "0200",
+    "Infiniband controller": "0207",
+    "Network controller": "0280",
+}
+_VENDORS: Final = {
+    "NVIDIA Corporation": "10de",
+    "Advanced Micro Devices, Inc. [AMD/ATI]": "1002",
+    "Mellanox Technologies": "15b3",
+    "Red Hat, Inc. QEMU": "1b36",
+    "VMware": "15ad",
+    "XenSource": "5853",
+    "Microsoft Corporation": "1414",
+}
+
+
+class _Block:
+    """One function's lines, while they are read."""
+
+    def __init__(self, address: str, header: str) -> None:
+        self.function = _from_header(address, header)
+        self.secondary: str | None = None
+        self.denied = self.express = self.extended = self.acs_listed = False
+        self.acs: int | None = None
+
+    def add(self, line: str) -> None:
+        if found := _BUS.match(line):
+            self.secondary = found[1]
+        elif found := _CAPABILITY.match(line):
+            self.express |= found[2].startswith("Express")
+            self.extended |= int(found[1], 16) >= 0x100
+            self.acs_listed |= found[2].startswith("Access Control Services")
+        elif line.startswith("Capabilities: <access denied>"):
+            self.denied = True
+        elif line.startswith("ACSCtl:"):  # AER's ACSViol and ARI's MFVC/ACS also hold the letters
+            self.acs = parse_flags(line)
+        elif line.startswith("Kernel driver in use: "):
+            self.function = replace(self.function, driver=line.rpartition(": ")[2])
+        elif line.startswith("!!! Unknown header type 7f"):
+            self.function = replace(self.function, dead=True)
+
+    def finish(self) -> Function:
+        acs = None if self.function.dead else self.acs
+        # without one extended capability in sight, nothing shows that extended space was read at all
+        readable = not self.denied and not self.function.dead and (self.extended or not self.express)
+        absent = acs is None and readable and not self.acs_listed
+        return replace(self.function, acs=acs, acs_absent=absent)
+
+
+def parse_flags(line: str) -> int | None:
+    """Return the control word of an `ACSCtl:` line, or None when the line is not whole or reads as all ones."""
+    signs = dict(re.findall(r"(\w+)([+-])(?=\s|$)", line, re.ASCII))
+    if set(signs) != set(FLAGS):
+        return None
+    word = sum(1 << bit for bit, name in enumerate(FLAGS) if signs[name] == "+")
+    return None if word == (1 << len(FLAGS)) - 1 else word
+
+
+def parse_lspci(text: str) -> dict[str, Function]:
+    """Read the functions, by full address; parents by the buses that bridges own. Raise ValueError without any."""
+    blocks: dict[str, _Block] = {}
+    block: _Block | None = None
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            address = full_address(header[1])
+            block = blocks[address] = _Block(address, header[2])
+            if len(blocks) > MAX_FUNCTIONS:
+                raise ValueError("more PCI functions than any machine has")
+        elif block is not None:
+            block.add(line.strip())
+    if not blocks:
+        raise ValueError("no PCI function")
+    owners = {
+        (address.partition(":")[0], block.secondary): address
+        for address, block in blocks.items()
+        if block.secondary and block.secondary != "00" and block.function.is_bridge
+    }
+    functions = {address: block.finish() for address, block in blocks.items()}
+    return {address: replace(f, parents=_parents(address, owners)) for address, f in functions.items()}
+
+
+def _parents(address: str, owners: dict[tuple[str, str], str]) -> tuple[str, ...]:
+    chain: list[str] = []
+    here: str | None = address
+    while here is not None:
+        domain, bus, _ = here.split(":")
+        here = owners.get((domain, bus))
+        if here is None or here in chain or here == address:  # text may claim a loop
+            break
+        chain.append(here)
+    return tuple(chain)
+
+
+def _from_header(address: str, header: str) -> Function:
+    dead = "(rev ff)" in header
+    if found := _NUMERIC.match(header) or _NUMBERED.match(header):
+        vendor, _, device = found["id"].partition(":")
+        name = found.groupdict().get("name") or ""
+        return Function(address, name, vendor, device, found["code"], dead=dead, source="lspci-vvv")
+    kind, colon, name = header.partition(": ")
+    if not colon:
+        raise ValueError(f"no class in the line of {address}")
+    vendor = next((code for words, code in _VENDORS.items() if name.startswith(words)), "")
+    name = re.sub(r" \((?:rev|prog-if) .*", "", name)
+    return Function(address, name, vendor, "", _CLASSES.get(kind.strip(), ""), dead=dead, source="lspci-vvv")
