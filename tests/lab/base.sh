@@ -45,7 +45,9 @@ debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv,pyt
 }
 rm -rf "$root.log" "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
 # What would tell two machines apart or reach back into this one does not belong into a base.
-rm -f "$root/etc/hostname" "$root/etc/resolv.conf" "$root/etc/machine-id"
+rm -f "$root/etc/machine-id"
+# Empty, not absent: a build step would have to make them, and date the folder by that.
+for file in hostname hosts resolv.conf; do : >"$root/etc/$file"; done
 tar -C "$root" --sort=name --numeric-owner -c . |
     docker import --change 'CMD ["bash"]' --message "debootstrap $suite" - "$image" >/dev/null
 say "$image is ready"
