@@ -60,7 +60,7 @@ class Remote:
                 return _pump(channel, stdin, (out, err), deadline, max_bytes)
             finally:
                 channel.close()
-        except (paramiko.SSHException, OSError, EOFError, AttributeError) as error:
+        except (paramiko.SSHException, OSError, EOFError) as error:
             raise failures.lost(
                 error, self.host.name, self.route, bytes(out), late=time.monotonic() >= deadline
             ) from error
@@ -160,7 +160,7 @@ def _pump(
         if len(out) + len(err) > max_bytes:
             return Completed(None, bytes(out[:max_bytes]), bytes(err[: max(max_bytes - len(out), 0)]), truncated=True)
         if open_end:
-            left = left[channel.send(bytes(left[:_BLOCK])) :] if left and channel.send_ready() else left
+            left = _feed(channel, left)
             if not left:
                 channel.shutdown_write()
                 open_end = False
@@ -178,6 +178,16 @@ def _pump(
             channel.status_event.wait(_PAUSE_S)
         else:
             ready.poll(1000 * (_PAUSE_S if left else min(_LINGER_S, deadline - now)))
+
+
+def _feed(channel: paramiko.Channel, left: memoryview) -> memoryview:
+    """Send as much as the host will take now; a command that has ended takes nothing more."""
+    try:
+        return left[channel.send(bytes(left[:_BLOCK])) :] if left and channel.send_ready() else left
+    except TimeoutError:
+        return left
+    except OSError:
+        return left[:0]
 
 
 def _drain(channel: paramiko.Channel, out: bytearray, err: bytearray, max_bytes: int) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrate.errors import UsageError
+from orchestrate.files import replace_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import TextIO
 
 # Control characters, and those that turn or hide text; a newline and a tab are left to the caller.
@@ -43,29 +43,7 @@ def out(text: str, path: Path | None = None) -> None:
         ) from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file beside its place and move it there; a reader sees the old or the new one, never half."""
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)  # a pipe or a device, such as /dev/stdout
-        return
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def colours(stream: TextIO | None = None) -> bool:
     """Whether the stream is a terminal that wants colours (NO_COLOR and TERM=dumb are heard)."""
     stream = stream or sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

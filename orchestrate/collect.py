@@ -1,0 +1,119 @@
+"""Asks every host everything in one exchange and keeps the raw answers. Reads nothing into them."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from hostsetup import host as known_host
+from hostsetup import script
+from hostsetup.model import Evidence, Reply
+from orchestrate import remote
+from orchestrate.errors import OperatorError, RemoteError, UsageError
+from orchestrate.ssh import config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from orchestrate.inventory import Host
+    from orchestrate.shell import Completed, Shell
+
+CONNECT_S = 15.0
+MOST_BYTES = 32 << 20  # of one host's answers; an honest host sends a few hundred thousand
+_SAMPLES = 3
+_GRACE_S = 5.0  # a host's own deadline comes first, and keeps what it had sent
+_DATE = re.compile(rb"[0-9]{1,12}(\.[0-9]{1,9}|\.%?N)?")
+
+
+def collect(
+    hosts: Iterable[Host], *, timeout_s: float, on_evidence: Callable[[Evidence], None] = lambda _: None
+) -> tuple[Evidence, ...]:
+    """Return the evidence of every host, in order; one that is out of reach has only the reply `ssh`, which says why.
+
+    `timeout_s` is each host's deadline. `on_evidence` is called as soon as a host is done. Raise UsageError when ssh's
+    configuration cannot be read.
+    """
+    config.load()
+    found: dict[str, Evidence] = {}
+
+    def settle(host: Host, result: Evidence | OperatorError) -> None:
+        if isinstance(result, UsageError):
+            raise result
+        evidence = _out_of_reach(host, result, timeout_s) if isinstance(result, OperatorError) else result
+        found[host.name] = evidence
+        on_evidence(evidence)
+
+    hosts = tuple(hosts)
+    remote.fan_out(
+        hosts, lambda host: ask(host, timeout_s=timeout_s), deadline_s=timeout_s + _GRACE_S, on_result=settle
+    )
+    return tuple(found[host.name] for host in hosts)
+
+
+def ask(host: Host, *, timeout_s: float) -> Evidence:
+    """Return one host's evidence within `timeout_s` seconds; raise no RemoteError, for that is an answer as well."""
+    start = time.monotonic()
+    try:
+        shell = remote.connect(host, timeout_s=min(CONNECT_S, timeout_s))
+    except RemoteError as error:
+        return _out_of_reach(host, error, time.monotonic() - start)
+    replies: dict[str, Reply] = {}
+    broken = ""
+    try:
+        replies["clock"] = _clock(shell)
+        mark = secrets.token_hex(16)
+        program = script.build(known_host.PROBES, mark).encode()
+        left_s = max(timeout_s - (time.monotonic() - start), 1.0)
+        stream, broken = _run(shell, program, left_s)
+        replies |= script.parse(stream, mark)
+    except RemoteError as error:
+        broken = error.what
+    finally:
+        shell.close()
+    missing = [probe.name for probe in known_host.PROBES if probe.name not in replies]
+    if missing and not broken:
+        broken = f"{len(missing)} probes were not answered: {', '.join(missing[:5])}"
+    elapsed_s = time.monotonic() - start
+    return Evidence(host.name, {"ssh": _ssh("ok", host, elapsed_s, error=broken), **replies})
+
+
+def _run(shell: Shell, program: bytes, timeout_s: float) -> tuple[bytes, str]:
+    """Return what the program sent, and why it did not send all, if so."""
+    try:
+        done: Completed = shell.run("sh -s", stdin=program, timeout_s=timeout_s, max_bytes=MOST_BYTES)
+    except RemoteError as error:
+        return error.partial, error.what
+    if done.truncated:
+        return done.stdout, f"the answers were cut off at {MOST_BYTES >> 20} MiB"
+    if done.exit_code is None:
+        return done.stdout, f"the probes were cut off after {timeout_s:.0f} s"
+    complaint = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+    return done.stdout, f"the probes ended with exit code {done.exit_code}: {complaint}" if done.exit_code else ""
+
+
+def _clock(shell: Shell) -> Reply:
+    """Sample the host's clock over the open connection: a line is local time before, remote time, local time after."""
+    lines = []
+    done = None
+    for _ in range(_SAMPLES):
+        before = time.time()
+        done = shell.run("date +%s.%N", timeout_s=10, max_bytes=1000)
+        after = time.time()
+        if remote_time := _DATE.fullmatch(done.stdout.strip().rpartition(b"\n")[2]):
+            lines.append(f"{before:.6f} {remote_time[0].decode()} {after:.6f}\n")
+    return Reply("".join(lines).encode(), done.stderr if done else b"", done.exit_code if done else None)
+
+
+def _out_of_reach(host: Host, error: OperatorError, elapsed_s: float) -> Evidence:
+    outcome = error.outcome if isinstance(error, RemoteError) else "error"
+    return Evidence(host.name, {"ssh": _ssh(outcome, host, elapsed_s, detail=error.what, then=error.next_step)})
+
+
+def _ssh(outcome: str, host: Host, elapsed_s: float, *, detail: str = "", then: str = "", error: str = "") -> Reply:
+    """Return the reply `ssh`: how the host was reached, and how the exchange went."""
+    said = {"outcome": outcome, "detail": detail, "next": then, "local": host.local}
+    said |= {"elapsed_s": round(elapsed_s, 3), "error": error}
+    return Reply(json.dumps(said).encode() + b"\n")

@@ -1,0 +1,144 @@
+"""The verb `preflight`: audits hosts, or evidence of them, and reports. Changes nothing on any host."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import click
+
+from hostsetup import checks, host
+from hostsetup.model import Evidence
+from orchestrate import evidence as store
+from orchestrate.errors import UsageError
+from orchestrate.inventory import format_hosts, read_target
+from orchestrate.report import findings as report
+from orchestrate.report import progress, screen
+
+_EPILOG = """\b
+TARGET is a hosts file (one host a line), a comma list (gpu01,gpu[02-08]) or
+`local`; without it ./hosts.txt is read.
+
+\b
+Examples:
+  orchestrate preflight hosts.txt
+  orchestrate preflight gpu[01-08] --save before/      keep the raw answers
+  orchestrate preflight --evidence before/ --json      judge them again, no network
+  orchestrate preflight --skip 'numa.*' --accept net.hostname='names come later'
+
+\b
+Exit codes: 0 nothing wrong, 1 a check failed, 2 usage, 3 cannot tell.
+"""
+
+
+def _list(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word.strip() for value in values for word in value.split(",") if word.strip())
+
+
+def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for name, equals, reason in pairs:
+        if not (name.strip() and equals and reason.strip()):
+            raise click.BadParameter(f"{name + equals + reason!r} is not ID=REASON; a reason is needed")
+    return {name.strip(): reason.strip() for name, _, reason in pairs}
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("target", required=False)
+@click.option(
+    "--evidence", type=click.Path(file_okay=False, path_type=Path), help="Judge saved evidence; touch no network."
+)
+@click.option(
+    "--save", type=click.Path(file_okay=False, path_type=Path), help="Keep the raw answers: DIR/HOST/PROBE.txt."
+)
+@click.option("--only", multiple=True, metavar="ID[,ID]", callback=_list, help="Judge these checks only; * is allowed.")
+@click.option("--skip", multiple=True, metavar="ID[,ID]", callback=_list, help="Leave these checks out; * is allowed.")
+@click.option("--accept", multiple=True, metavar="ID=REASON", callback=_reasons, help="Report these, but do not fail.")
+@click.option("--strict", is_flag=True, help="Warnings fail as well.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to a file.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(1, 3600),
+    default=90,
+    show_default=True,
+    help="Seconds for each host, all in all.",
+)
+def preflight(
+    target: str | None,
+    evidence: Path | None,
+    save: Path | None,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    accept: dict[str, str],
+    strict: bool,
+    form: str,
+    as_json: bool,
+    output: Path | None,
+    timeout_s: float,
+) -> int:
+    """Audit every host of TARGET and report what is wrong; change nothing."""
+    for pattern in (*only, *skip, *accept):
+        _exists(pattern)
+    found = _saved(evidence, target) if evidence is not None else _live(target, save, timeout_s)
+    audit = _judge(found, only, skip, accept, strict=strict)
+    if as_json or form == "json":
+        screen.out(report.as_json(audit), output)
+    else:
+        screen.out(report.as_text(audit, coloured=output is None and screen.colours(sys.stdout)), output)
+    return checks.EXIT_CODES[audit.verdict]  # type: ignore[index]
+
+
+def _judge(
+    found: tuple[Evidence, ...], only: tuple[str, ...], skip: tuple[str, ...], accept: dict[str, str], *, strict: bool
+) -> report.Audit:
+    fleet = {one.host: host.read(one) for one in found}
+    visits = [store.visit(one) for one in found]
+    findings = checks.run(fleet, only=only or None, skip=skip, accept=accept)
+    verdict = checks.verdict(findings, {visit.name: visit.state for visit in visits}, strict=strict)
+    return report.Audit(verdict, visits, {name: host.flat(facts) for name, facts in fleet.items()}, findings)
+
+
+def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evidence, ...]:
+    from orchestrate.collect import collect
+
+    hosts = read_target(target)
+    with progress.awaiting([one.name for one in hosts]) as done:
+
+        def keep(one: Evidence) -> None:
+            if save is not None:
+                store.save(one, save)
+            done(one.host)
+
+        return store.in_order(collect(hosts, timeout_s=timeout_s, on_evidence=keep))
+
+
+def _saved(folder: Path, target: str | None) -> tuple[Evidence, ...]:
+    """Return the evidence of a folder, or of a target's hosts in it; of a host that it lacks nothing is known."""
+    found = store.load(folder)
+    if target is None:
+        return found
+    there = {one.host: one for one in found}
+    wanted = [one.name for one in read_target(target)]
+    if not set(wanted) & set(there):
+        raise UsageError(
+            f"the evidence holds no host of {target!r}; it holds {format_hosts(there)}",
+            where=str(folder),
+            next_step="leave TARGET out to judge all of it",
+        )
+    return store.in_order(there.get(name, Evidence(name)) for name in wanted)
+
+
+def _exists(pattern: str) -> None:
+    ids = [check.id for check in checks.catalogue()]
+    if not any(fnmatchcase(name, pattern) for name in ids):
+        close = difflib.get_close_matches(pattern, ids, n=3, cutoff=0.5)
+        raise UsageError(
+            f"there is no check {pattern!r}",
+            where="orchestrate preflight",
+            next_step=f"did you mean {' or '.join(close)}?" if close else "orchestrate explain lists the checks",
+        )

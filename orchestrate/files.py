@@ -1,0 +1,24 @@
+"""Replaces a file whole or not at all. Keeps no copy of what was there before."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file beside its place and move it there; a reader sees the old or the new one, never half."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)  # a pipe or a device, such as /dev/stdout
+        return
+    beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}")
+    try:
+        with beside.open("xb") as stream:
+            stream.write(content)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
