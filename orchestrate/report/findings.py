@@ -57,14 +57,28 @@ def as_json(audit: Audit) -> str:
 def as_text(audit: Audit, *, coloured: bool = False) -> str:
     """Return the report for people: worst first, equal hosts folded, then counts and the verdict."""
     lines: list[str] = []
+    gaps: dict[tuple[str, str], list[str]] = {}
     for finding, hosts in _folded(audit.findings):
-        lines += _block(finding, hosts, len(audit.visits), coloured=coloured)
+        if finding.state is State.UNKNOWN and finding.remedy is None and not finding.subject:
+            gaps.setdefault((hosts, finding.saw), []).append(finding.check)
+    for finding, hosts in _folded(audit.findings):
+        alike = gaps.get((hosts, finding.saw), [])
+        if len(alike) > 1 and finding.check in alike:  # one reason hides many facts: it is told once
+            if finding.check == alike[0]:
+                lines += _gap(finding, hosts, alike, coloured=coloured)
+        else:
+            lines += _block(finding, hosts, coloured=coloured)
     partial = [visit for visit in audit.visits if visit.state == "partial"]
     for error in dict.fromkeys(visit.error for visit in partial):
         names = format_hosts(visit.name for visit in partial if visit.error == error)
         lines += [_head("partial", "yellow", coloured=coloured) + f" {names}: {one_line(error or '')}"]
-    lines += ["", _counts(audit), f"verdict: {audit.verdict} - {_MEANING[audit.verdict]}"]
-    return "\n".join(lines).lstrip("\n")
+    lines = [
+        *"\n".join(lines).strip("\n").split("\n"),
+        "",
+        _counts(audit),
+        f"verdict: {audit.verdict} - {_MEANING[audit.verdict]}",
+    ]
+    return "\n".join(lines)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -84,15 +98,14 @@ def _folded(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
         yield group[0], format_hosts(host for finding in group for host in finding.hosts)
 
 
-def _block(finding: Finding, hosts: str, every: int, *, coloured: bool) -> Iterator[str]:
+def _block(finding: Finding, hosts: str, *, coloured: bool) -> Iterator[str]:
     quiet = finding.state in {State.PASS, State.SKIP}
     subject = f"  {one_line(finding.subject)}" if finding.subject else ""
     head = _head(finding.state, _COLOUR.get(finding.state), coloured=coloured)
-    where = f"  {hosts}" if every > 1 else ""
     if quiet:
-        yield f"{head} {finding.check:<24}{where}{subject}  {one_line(finding.saw)}"
+        yield f"{head} {finding.check:<24}  {hosts}{subject}  {one_line(finding.saw)}"
         return
-    yield f"{head} {_bold(finding.check, coloured=coloured)}{where}{subject}"
+    yield f"{head} {_bold(finding.check, coloured=coloured)}  {hosts}{subject}"
     yield from _field("saw", finding.saw)
     if finding.wanted:
         yield from _field("wanted", finding.wanted)
@@ -106,6 +119,14 @@ def _block(finding: Finding, hosts: str, every: int, *, coloured: bool) -> Itera
         yield from _field("next", finding.remedy.text + (f" (needs {asked})" if asked else ""))
         yield from (f"                $ {one_line(command)}" for command in finding.remedy.commands)
     yield from _field("page", f"orchestrate explain {finding.check}")
+    yield ""
+
+
+def _gap(finding: Finding, hosts: str, checks: Sequence[str], *, coloured: bool) -> Iterator[str]:
+    head = _head(finding.state, _COLOUR.get(finding.state), coloured=coloured)
+    yield f"{head} {_bold(f'{len(checks)} checks', coloured=coloured)}  {hosts}"
+    yield from _field("saw", finding.saw)
+    yield from _field("checks", ", ".join(checks))
     yield ""
 
 

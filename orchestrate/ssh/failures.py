@@ -69,9 +69,14 @@ def _classify(error: Exception, route: Route, *, late: bool) -> tuple[str, str, 
             "no answer before the deadline",
             f"see whether the host is up and not behind a firewall; {verbose}",
         )
-    if isinstance(error, EOFError) or (isinstance(error, OSError) and error.errno in _CLOSED):
-        return "closed", "the host closed the connection before the login", f"{listen}; {verbose}"
-    if "banner" in str(error) or "protocol version" in str(error):
-        kind = "proxy" if route.proxy_command else "closed"
-        return kind, "what answers there is no SSH server, or it closed the connection at once", f"{listen}; {verbose}"
+    banner = "banner" in str(error) or "protocol version" in str(error)
+    if banner or isinstance(error, EOFError) or (isinstance(error, OSError) and error.errno in _CLOSED):
+        if route.proxy_command:
+            return "proxy", f"the ProxyCommand led to no SSH server: {route.proxy_command}", verbose
+        what = (
+            "what answers there is no SSH server, or it hung up at once"
+            if banner
+            else "the host hung up before the login"
+        )
+        return "closed", what, f"{listen}; {verbose}"
     return "error", f"{type(error).__name__}: {error}", verbose
