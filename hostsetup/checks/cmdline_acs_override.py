@@ -43,7 +43,7 @@ ID = "cmdline.acs_override"
 SOURCE = "https://docs.kernel.org/admin-guide/kernel-parameters.html"
 
 NAMES = {"pcie_acs_override", "pci_acs_override"}
-_PASSTHROUGH = {"vfio-pci.ids", "vfio_pci.ids", "vfio_iommu_type1.allow_unsafe_interrupts"}
+_PASSTHROUGH = {"vfio_pci.ids", "vfio_iommu_type1.allow_unsafe_interrupts"}
 
 
 def judge(cmdline: Cmdline) -> Iterator[Finding]:
@@ -77,8 +77,7 @@ def _effect(cmdline: Cmdline, words: tuple[str, ...]) -> str:
 
 
 def _warn(cmdline: Cmdline, words: tuple[str, ...], saw: str, probe: str) -> Finding:
-    wish = {"vfio-pci.ids", *_PASSTHROUGH}
-    vfio = tuple(word for word in cmdline.running or () if word.partition("=")[0] in wish)
+    vfio = _found(cmdline.running, _PASSTHROUGH)
     more = f"; the host is set up for passthrough ({' '.join(vfio)})" if vfio else ""
     log = tuple(f"dmesg: {line}" for line in (cmdline.log or ())[:3])
     return Finding(

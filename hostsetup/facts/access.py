@@ -49,7 +49,10 @@ class Access:
 
 def parse_access(text: str) -> Access:
     """Read the collector's JSON object: `outcome`, `detail`, `next` and, for this machine itself, `local`."""
-    data: Any = json.loads(text)
+    try:
+        data: Any = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON nested too deeply") from error
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - the text is wrong, not the caller
     detail, then = data.get("detail") or "", data.get("next") or ""
@@ -65,5 +68,5 @@ def read(evidence: Evidence) -> Known[Access] | Unknown:
         return reply
     try:
         return Known(parse_access(reply.text))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Unknown(f"the reply `ssh` is not readable: {error}")

@@ -33,7 +33,7 @@ class Cmdline:
 
 def parse_cmdline(text: str) -> tuple[str, ...]:
     """Split /proc/cmdline as the kernel does: at blanks outside double quotes."""
-    if "\0" in text or "\x1b" in text:
+    if "\0" in text or "\x1b" in text or len(text) > 1 << 16:
         raise ValueError("not a kernel command line")
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) != 1:

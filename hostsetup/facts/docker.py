@@ -53,7 +53,8 @@ _ERRORS = (
 
 def classify(text: str) -> Engine:
     """Return which failure an error text of the docker command tells of; ERROR when it is none of the usual ones."""
-    return next((engine for pattern, engine in _ERRORS if pattern.search(text)), Engine.ERROR)
+    told = "\n".join(line for line in text.splitlines() if "Error loading config file" not in line)
+    return next((engine for pattern, engine in _ERRORS if pattern.search(told)), Engine.ERROR)
 
 
 def parse_info(text: str) -> Docker:
@@ -80,7 +81,9 @@ def parse_info(text: str) -> Docker:
     if "graphDriverName" in text or "buildahVersion" in text:
         return Docker(Engine.PODMAN)
     failure = classify(text)
-    if failure is Engine.ERROR and not re.search(r"^(ERROR|errors pretty printing info|docker):", text, re.MULTILINE):
+    if failure is Engine.ERROR and not re.search(
+        r"^(ERROR|errors pretty printing info|docker|Error)\b", text, re.MULTILINE
+    ):
         raise ValueError("neither `docker info` nor one of its errors")
     return Docker(failure, said=_first_error(text))
 
@@ -120,9 +123,10 @@ def _plain_fields(text: str) -> dict[str, str]:
 
 def _first_error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(
-        (line for line in lines if classify(line) is not Engine.ERROR or "rror" in line), lines[-1] if lines else ""
-    )
+    telling = [line for line in lines if classify(line) is not Engine.ERROR] or [
+        line for line in lines if "rror" in line
+    ]
+    return next(iter(telling or lines[-1:]), "")
 
 
 def read(evidence: Evidence) -> Known[Docker] | Unknown:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from hostsetup.facts.pci_acs import FLAGS
-from hostsetup.facts.pci_tree import MAX_FUNCTIONS, Function, full_address
+from hostsetup.facts.pci_tree import MAX_DEPTH, MAX_FUNCTIONS, Function, full_address
 
 _HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.IGNORECASE | re.ASCII)
 _NUMBERED = re.compile(
@@ -16,6 +16,8 @@ _NUMBERED = re.compile(
 _NUMERIC = re.compile(r"(?P<code>[0-9a-f]{4}): (?P<id>[0-9a-f]{4}:[0-9a-f]{4})", re.ASCII)
 _BUS = re.compile(r"Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2})\b", re.ASCII)
 _CAPABILITY = re.compile(r"Capabilities: \[([0-9a-f]{2,3})(?: v\d+)?\] (.*)", re.ASCII)
+
+_LONGEST_LINE = 2000
 
 _CLASSES: Final = {
     "VGA compatible controller": "0300",
@@ -87,13 +89,13 @@ def parse_lspci(text: str) -> dict[str, Function]:
     blocks: dict[str, _Block] = {}
     block: _Block | None = None
     for line in text.splitlines():
-        if header := _HEADER.match(line):
+        if header := _HEADER.match(line[:_LONGEST_LINE]):
             address = full_address(header[1])
             block = blocks[address] = _Block(address, header[2])
             if len(blocks) > MAX_FUNCTIONS:
                 raise ValueError("more PCI functions than any machine has")
         elif block is not None:
-            block.add(line.strip())
+            block.add(line[:_LONGEST_LINE].strip())
     if not blocks:
         raise ValueError("no PCI function")
     owners = {
@@ -111,7 +113,7 @@ def _parents(address: str, owners: dict[tuple[str, str], str]) -> tuple[str, ...
     while here is not None:
         domain, bus, _ = here.split(":")
         here = owners.get((domain, bus))
-        if here is None or here in chain or here == address:  # text may claim a loop
+        if here is None or here in chain or here == address or len(chain) == MAX_DEPTH:  # text may claim a loop
             break
         chain.append(here)
     return tuple(chain)

@@ -19,6 +19,8 @@ NVIDIA, AMD, MELLANOX = "10de", "1002", "15b3"
 VIRTUAL = {"1b36", "15ad", "5853", "1414"}  # QEMU, VMware, Xen, Hyper-V: devices that only guests see
 RDMA_DRIVERS = {"mlx5_core", "mlx4_core", "efa", "hfi1"}
 MAX_FUNCTIONS = 20_000
+MAX_DEVICES = 256  # GPUs and RDMA NICs of one host
+MAX_DEPTH = 32  # bridges above a function
 
 
 def full_address(text: str) -> str:
@@ -117,13 +119,11 @@ class Pci:
         return tuple(f for _, f in sorted(self.functions.items(), key=_order) if getattr(f, which))
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield GPU with GPU, then GPU with RDMA NIC."""
+        """Yield GPU with GPU, then GPU with RDMA NIC; raise ValueError on more devices than any machine has."""
+        if len(self.gpus) + len(self.rdma_nics) > MAX_DEVICES:
+            raise ValueError("more GPUs and RDMA NICs than any machine has")
         for a, b in (*combinations(self.gpus, 2), *product(self.gpus, self.rdma_nics)):
             yield self._pair(a, b)
-
-    def below(self, port: str) -> tuple[Function, ...]:
-        """Return what hangs below a bridge, other bridges left out."""
-        return tuple(f for f in self.functions.values() if port in f.parents and not f.is_bridge)
 
     def _pair(self, a: Function, b: Function) -> Pair:
         # root first, each path ends with the device itself
