@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -89,7 +88,7 @@ def preflight(
     if as_json or form == "json":
         screen.out(report.as_json(audit), output)
     else:
-        screen.out(report.as_text(audit, coloured=output is None and screen.colours(sys.stdout)), output)
+        screen.out(report.as_text(audit, coloured=output is None and screen.colours()), output)
     return checks.EXIT_CODES[audit.verdict]  # type: ignore[index]
 
 
