@@ -102,6 +102,16 @@ class Engine:
         with _told(self.where):
             self._api.tag(image_id, repository, tag)
 
+    def untag_image(self, ref: str) -> None:
+        """Take a name off an image; the image goes with its last name."""
+        with _told(self.where):
+            self._api.remove_image(ref, noprune=True)
+
+    def registry_digest(self, ref: str) -> str:
+        """Return the digest that the registry gives for a tag now."""
+        with _told(self.where):
+            return str(self._api.inspect_distribution(ref)["Descriptor"]["digest"])
+
     # containers
 
     def create(self, spec: ContainerSpec) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from orchestrate import image as images
@@ -168,19 +169,18 @@ class Prepared:
         return hosts, facts
 
     def bring_image(self, view: View) -> None:
-        """Choose the image, bring it to every host and put its id into the plan."""
-        if self.request.on == "process":
+        """Bring the plan's image to every host that lacks it, and prove that all hold it."""
+        if not self.plan.image_id:
             return
         engines = list(dict.fromkeys(self._engines.values()))
-        here = self._here()
-        image_id = images.choose(self.plan.image, here, engines)
-        self.plan = replace(self.plan, image_id=image_id)
-        lacking = images.missing(image_id, engines)
+        lacking = images.missing(self.plan.image_id, engines)
         if lacking:
             view.phase("image", f"{self.plan.image} goes to {', '.join(e.where for e in lacking)}")
-        images.bring(image_id, self.plan.image, here, engines, view.moved)
+        images.bring(self.plan.image_id, self.plan.image, self._here, engines, view.moved)
 
+    @cached_property
     def _here(self) -> Engine | None:
+        """This machine's engine, None when it has none that answers."""
         if self.request.on == "local":
             return next(iter(self._engines.values()))
         from orchestrate import engine

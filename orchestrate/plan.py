@@ -223,6 +223,8 @@ def environment(plan: RunPlan, node: NodePlan, *, out: str) -> dict[str, str]:
         contract.ENV_OUT: out,
         contract.ENV_PRESET: plan.preset,
     }
+    if node.nproc > 1:
+        values["OMP_NUM_THREADS"] = "1"  # what torchrun would set, without its warning
     if node.iface:
         values["GLOO_SOCKET_IFNAME"] = node.iface
         values["NCCL_SOCKET_IFNAME"] = f"={node.iface}"  # NCCL's exact form: `eth1` alone would match eth10

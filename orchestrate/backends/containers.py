@@ -47,7 +47,9 @@ class Containers:
         return known
 
     def _hosts(self) -> list[str]:
-        return list(dict.fromkeys(node.host for node in self.plan.nodes))
+        """Return one host for each engine: nodes of one machine share theirs."""
+        shared = {node.host for node in self.plan.nodes if self.plan.subnet and node.node}
+        return [host for host in dict.fromkeys(node.host for node in self.plan.nodes) if host not in shared]
 
     def _forget(self, host: str) -> None:
         with self._lock:

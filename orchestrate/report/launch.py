@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrate.plan import NodePlan, RunPlan
     from trainer.contract import Progress
 
-SAY_EVERY_S = 2.0
+SAY_EVERY_S = 5.0
 
 
 class View(Protocol):
@@ -85,6 +85,7 @@ class Lines:
         self._live = self._console.is_terminal
         self._status = ""
         self._said_at = 0.0
+        self._moved: dict[str, str] = {}
 
     def _print(self, text: str, style: str = "") -> None:
         if self._live:
@@ -114,11 +115,11 @@ class Lines:
     def moved(self, where: str, done: int, total: int) -> None:
         """Show how much of an image has reached a host."""
         now = time.monotonic()
-        if done < total and now - self._said_at < SAY_EVERY_S:
+        self._moved[where] = f"{where} {min(99, done * 100 // max(1, total))} %"
+        if now - self._said_at < (0.2 if self._live else SAY_EVERY_S):
             return
         self._said_at = now
-        percent = min(100, done * 100 // total) if total else 100
-        text = f"image    {where}: {done >> 20} of about {total >> 20} MiB ({percent} %)"
+        text = f"image    about {total >> 20} MiB: {', '.join(self._moved.values())}"
         if self._live:
             self._set(text)
         else:
