@@ -1,6 +1,4 @@
-# syntax of the builder that ships with the engine: a fresh machine need not fetch another
-#
-# One image that runs the trainer and nothing else.
+# One image that runs the trainer and nothing else. It uses only what the builder inside every current engine knows.
 #
 #   build args   BASE               a Debian or Ubuntu image, best by digest
 #                VARIANT            cuda | cpu: which requirements/train-VARIANT.lock is installed
