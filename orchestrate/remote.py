@@ -15,7 +15,7 @@ from fabric import Config, Connection
 
 from orchestrate.errors import RemoteError
 from orchestrate.fan_out import fan_out
-from orchestrate.shell import MOST_BYTES, Completed, Local, Shell, wrapped
+from orchestrate.shell import LINGER_S, MOST_BYTES, Completed, Local, Shell, wrapped
 from orchestrate.ssh import config, failures
 from orchestrate.ssh.auth import Keys
 from orchestrate.ssh.dial import dial
@@ -31,7 +31,6 @@ __all__ = ["Completed", "Local", "Remote", "RemoteError", "Shell", "connect", "f
 
 _BLOCK = 1 << 15
 _PAUSE_S = 0.02
-_LINGER_S = 0.5  # a command has ended, but something that it left behind holds its output open
 
 
 class Remote:
@@ -166,7 +165,7 @@ def _pump(
                 open_end = False
         now = time.monotonic()
         quiet_since = now if came or not ended else quiet_since
-        if complete or (ended and now - quiet_since > _LINGER_S):
+        if complete or (ended and now - quiet_since > LINGER_S):
             if channel.exit_status < 0:
                 raise EOFError("the command's exit code never came")
             return Completed(channel.exit_status, bytes(out), bytes(err))
@@ -177,7 +176,7 @@ def _pump(
         if channel.eof_received:
             channel.status_event.wait(_PAUSE_S)
         else:
-            ready.poll(1000 * (_PAUSE_S if left else min(_LINGER_S, deadline - now)))
+            ready.poll(1000 * (_PAUSE_S if left else min(LINGER_S, deadline - now)))
 
 
 def _feed(channel: paramiko.Channel, left: memoryview) -> memoryview:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrate.inventory import Host
 
 MOST_BYTES = 8 << 20
+LINGER_S = 0.5  # a command has ended, but something that it left behind holds its output open
 _BLOCK = 1 << 16
 
 
@@ -119,7 +120,10 @@ def _pump(
         while ready.get_map():
             if time.monotonic() >= deadline or sum(map(len, into.values())) > max_bytes:
                 return False
-            for key, _ in ready.select(max(deadline - time.monotonic(), 0.0)):
+            events = ready.select(min(max(deadline - time.monotonic(), 0.0), LINGER_S))
+            if not events and process.poll() is not None:
+                return True
+            for key, _ in events:
                 if key.data is None:
                     left = _feed(feed, left)
                     if not left:

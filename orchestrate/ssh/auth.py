@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,5 +118,5 @@ def _public(path: Path) -> bytes | None:
     beside = path if path.suffix == ".pub" else Path(f"{path}.pub")
     try:
         return base64.b64decode(beside.read_text("utf-8", "replace").split()[1], validate=True)
-    except (OSError, IndexError, binascii.Error):
+    except (OSError, IndexError, ValueError):
         return None

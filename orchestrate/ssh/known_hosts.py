@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -54,7 +53,7 @@ def parse_known_hosts(text: str, file: str) -> tuple[Entry, ...]:
             continue
         try:
             key = base64.b64decode(words[2], validate=True)
-        except binascii.Error:
+        except ValueError:
             continue
         entries.append(Entry(words[0], words[1], key, f"{file}:{number}", mark))
     return tuple(entries)
@@ -96,7 +95,7 @@ def fingerprint(key: bytes) -> str:
 def _hash_matches(names: str, name: str) -> bool:
     try:
         salt, digest = (base64.b64decode(part, validate=True) for part in names.split("|")[2:4])
-    except (binascii.Error, ValueError):
+    except ValueError:
         return False
     return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), digest)
 

@@ -101,8 +101,8 @@ def sshd(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_person(monkeypatch, tmp_path):
-    for name in ("MUSTER_SSH_CONFIG", "SSH_AUTH_SOCK"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MUSTER_SSH_CONFIG", "")  # set, so that what --ssh-config puts there is taken back
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
