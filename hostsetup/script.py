@@ -31,7 +31,7 @@ main() {
 umask 077
 unset ENV BASH_ENV CDPATH SUDO_ASKPASS
 export LC_ALL=C LANG=C TERM=dumb COLUMNS=200
-export PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+export PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/sbin"
 d=$(mktemp -d 2>/dev/null || mktemp -d /dev/shm/muster.XXXXXX 2>/dev/null || mktemp -d "${XDG_RUNTIME_DIR:-/run}/muster.XXXXXX") || {
   echo "muster: no directory for temporary files is writable" >&2
   exit 70

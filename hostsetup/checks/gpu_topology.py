@@ -109,7 +109,8 @@ def judge_fleet(topology: Mapping[str, Topology]) -> Iterator[Finding]:
 def _told(classes: Counter[str]) -> str:
     ordered = sorted(classes.items(), key=lambda item: (not item[0].startswith("NV"), item[0]))
     return ", ".join(
-        f"{count} pairs {link}" + (f" ({_MEANING[link]})" if link in _MEANING else "") for link, count in ordered
+        f"{count} {'pair' if count == 1 else 'pairs'} {link}" + (f" ({_MEANING[link]})" if link in _MEANING else "")
+        for link, count in ordered
     )
 
 

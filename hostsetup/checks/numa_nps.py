@@ -71,7 +71,7 @@ def judge(cpu: Cpu) -> Iterator[Finding]:
         yield Finding(State.UNKNOWN, saw="the number of sockets is not known")
         return
     memory_only = cpu.nodes - cpu.cpu_nodes
-    count = f"{cpu.cpu_nodes} NUMA nodes with CPUs on {cpu.sockets} sockets"
+    count = f"{_counted(cpu.cpu_nodes, 'NUMA node')} with CPUs on {_counted(cpu.sockets, 'socket')}"
     if memory_only > 0:
         count += f" (and {memory_only} without CPUs)"
     evidence = (f"lscpu: {cpu.model_name}: Socket(s) {cpu.sockets}, NUMA node(s) {cpu.nodes}",)
@@ -90,3 +90,7 @@ def judge(cpu: Cpu) -> Iterator[Finding]:
         yield Finding(State.WARN, saw, wanted, "", remedy, evidence)
     else:
         yield Finding(State.WARN, f"{count}: NPS{ratio:.0f}", wanted, "", _REMEDY, evidence)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
