@@ -14,7 +14,8 @@ How we tell
     NUMA nodes that have CPUs, divided by sockets: memory-only nodes do not count, and two nodes on two sockets are NPS1.
     Only EPYC since its second generation (Zen 2) has the option; the first generation always has four nodes a socket,
     and other processors and virtual machines are not judged. When there are as many nodes as L3 caches, the firmware
-    option "ACPI SRAT L3 cache as NUMA domain" may be on, and NPS cannot be told.
+    option "ACPI SRAT L3 cache as NUMA domain" may be on, and NPS cannot be told. Hosts that differ from most of their
+    peers are named.
 
 What to do
     In the firmware: AMD CBS, DF common options, memory addressing, NUMA nodes per socket: NPS1. Then reboot. In a cloud
@@ -32,12 +33,13 @@ Sources
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hostsetup.model import Finding, Remedy, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hostsetup.facts.cpu import Cpu
 
@@ -90,6 +92,25 @@ def judge(cpu: Cpu) -> Iterator[Finding]:
         yield Finding(State.WARN, saw, wanted, "", remedy, evidence)
     else:
         yield Finding(State.WARN, f"{count}: NPS{ratio:.0f}", wanted, "", _REMEDY, evidence)
+
+
+def judge_fleet(cpu: Mapping[str, Cpu]) -> Iterator[Finding]:
+    """Warn of the hosts whose nodes a socket are not those of most hosts."""
+    ratios = {host: ratio for host, one in cpu.items() if (ratio := one.nodes_per_socket) is not None}
+    counts = Counter(ratios.values())
+    if len(counts) < 2:
+        return
+    usual = max(counts, key=lambda ratio: (counts[ratio], ratio == 1))
+    odd = tuple(host for host, ratio in ratios.items() if ratio != usual)
+    yield Finding(
+        State.WARN,
+        saw="; ".join(f"{_counted(count, 'host')} with {ratio:g} nodes a socket" for ratio, count in counts.items()),
+        wanted="the same on all hosts of a run",
+        remedy=_REMEDY,
+        evidence=tuple(f"lscpu: {host}: {ratios[host]:g} nodes a socket" for host in odd[:8]),
+        hosts=odd,
+        scope="cluster",
+    )
 
 
 def _counted(count: int, what: str) -> str:
