@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WINDOW = 32
 LONGEST_JITTER_S = 0.5
+_GLANCE_S = 0.2  # a Ctrl-C that comes just before a wait begins is noticed only after the wait
 
 
 def fan_out(
@@ -58,7 +59,7 @@ def fan_out(
             running[host.name] = time.monotonic() + wait_s + deadline_s
             threading.Thread(target=_own, args=(host, work, wait_s, done), name=host.name, daemon=True).start()
         try:
-            host, result = done.get(timeout=max(min(running.values()) - time.monotonic(), 0.0))
+            host, result = done.get(timeout=min(max(min(running.values()) - time.monotonic(), 0.0), _GLANCE_S))
         except queue.Empty:
             now = time.monotonic()
             for name in [name for name, deadline in running.items() if deadline <= now]:

@@ -5,6 +5,7 @@ Refuses unknown host keys, never prompts, and treats a non-zero exit as data.
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 import time
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Completed", "Local", "Remote", "RemoteError", "Shell", "connect", "fan_out"]
 
 _BLOCK = 1 << 15
+_SILENCE = logging.NullHandler()  # what paramiko would print of a failure, RemoteError tells
 _PAUSE_S = 0.02
 
 
@@ -74,9 +76,10 @@ def connect(host: Host, *, ssh_config: Path | None = None, timeout_s: float = 15
     """Connect to one host (or return this machine's shell for a local one); raise RemoteError with the class of error."""
     if host.local:
         return Local(host)
+    logging.getLogger("paramiko").addHandler(_SILENCE)
     files = config.load(ssh_config)
     route = files.route(host.destination, user=host.user, port=host.port)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + min(timeout_s, route.connect_s or timeout_s)
     connections: list[Connection] = []
     try:
         for hop in (*(files.hop(jump) for jump in route.jumps), route):

@@ -35,7 +35,7 @@ class Route:
     """How ssh would reach a host: all that its configuration says, resolved.
 
     `key_name` is the name that the host's key is filed under; `strict` is one of `yes ask accept-new no`. `jumps` are
-    the hosts of ProxyJump, first hop first, each as `user@host:port`. `command` is the ssh command line a person would type.
+    the hosts of ProxyJump, first hop first, each as `user@host:port`. `connect_s` is ConnectTimeout. `command` is the ssh command line a person would type.
     """
 
     alias: str
@@ -51,6 +51,7 @@ class Route:
     key_name: str
     strict: str
     keepalive_s: int
+    connect_s: int | None
     command: str
 
 
@@ -66,6 +67,7 @@ class Files:
         try:
             says = self.rules.lookup(alias)
             port = port or int(says.get("port", 22))
+            connect_s = int(says.get("connecttimeout", 0))
             keepalive_s = int(says.get("serveraliveinterval", 0)) or 15
         except (ConfigParseError, CouldNotCanonicalize, ValueError, KeyError) as error:
             raise UsageError(
@@ -92,6 +94,7 @@ class Files:
             key_name=says["hostkeyalias"].lower() if says.get("hostkeyalias") else lookup_name(hostname, port),
             strict=_strict(says.get("stricthostkeychecking", "ask")),
             keepalive_s=keepalive_s,
+            connect_s=connect_s or None,
             command=self._command(alias, user if user != says.get("user", getpass.getuser()) else None, port, says),
         )
 

@@ -1,0 +1,104 @@
+"""Evidence on disk: what is saved reads back the same, and what is brought may be anything."""
+
+import json
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hostsetup.host import PROBES
+from hostsetup.model import Evidence, Reply
+from orchestrate import evidence as store
+from orchestrate.errors import UsageError
+
+REPLIES = st.dictionaries(
+    st.from_regex(r"[a-z0-9][a-z0-9-]{0,10}", fullmatch=True),
+    st.builds(Reply, st.binary(max_size=50), st.binary(max_size=50), st.none() | st.integers(0, 255)),
+    min_size=1,
+    max_size=4,
+)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20) | st.sampled_from(
+    ["..", ".", "a/b", "10.0.0.9:22", "[::1]:22", "fe80::1%eth0", "%2E", "-rf"]
+)
+
+
+def ssh(**said):
+    return Reply(json.dumps({"outcome": "ok", "elapsed_s": 1.5, **said}).encode())
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=NAMES, replies=REPLIES)
+def test_what_is_saved_reads_back_the_same_whatever_the_hosts_name(tmp_path_factory, name, replies):
+    folder = tmp_path_factory.mktemp("evidence")
+    store.save(Evidence(name, replies), folder)
+    assert store.load(folder) == (Evidence(name, replies),)
+    assert [path.parent for path in folder.rglob("*.txt")] == [next(folder.iterdir())] * len(replies)
+
+
+def test_saving_again_leaves_no_answer_of_the_time_before(tmp_path):
+    store.save(Evidence("a", {"lscpu": Reply(b"old", b"old", 1), "uname": Reply(b"old")}), tmp_path)
+    store.save(Evidence("a", {"uname": Reply(b"new")}), tmp_path)
+    assert store.load(tmp_path) == (Evidence("a", {"uname": Reply(b"new")}),)
+
+
+def test_a_folder_with_only_some_files_is_fine_and_other_files_are_left_alone(tmp_path):
+    host = tmp_path / "gpu01"
+    host.mkdir()
+    (host / "lscpu.txt").write_text("x")
+    (host / "dmesg.err").write_text("denied")
+    (host / "uname.rc").write_text("seven")
+    (host / "ABOUT.md").write_text("about")
+    (tmp_path / "notes.md").write_text("notes")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "empty").mkdir()
+    assert store.load(tmp_path) == (
+        Evidence(
+            "gpu01",
+            {"lscpu": Reply(b"x", b"", None), "dmesg": Reply(b"", b"denied", None), "uname": Reply(b"", b"", None)},
+        ),
+    )
+
+
+def test_one_hosts_own_folder_is_evidence_of_that_host(tmp_path):
+    (tmp_path / "gpu01").mkdir()
+    (tmp_path / "gpu01" / "lscpu.txt").write_text("x")
+    assert [one.host for one in store.load(tmp_path / "gpu01")] == ["gpu01"]
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "a" / "dmesg.txt")
+    (tmp_path / "a" / "lscpu.txt").write_text("x")
+    assert set(store.load(tmp_path)[0].replies) == {"lscpu"}
+
+
+def test_a_folder_without_evidence_is_a_usage_error(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UsageError) as caught:
+            store.load(folder)
+        assert caught.value.where == str(folder)
+        assert caught.value.next_step
+
+
+def test_hosts_are_ordered_as_people_count(tmp_path):
+    for name in ("gpu10", "gpu9", "gpu1"):
+        store.save(Evidence(name, {"uname": Reply(b"x")}), tmp_path)
+    assert [one.host for one in store.load(tmp_path)] == ["gpu1", "gpu9", "gpu10"]
+
+
+def test_a_visit_is_audited_partial_or_unreachable():
+    whole = {probe.name: Reply() for probe in PROBES}
+    first = PROBES[0].name
+    lacking = {name: reply for name, reply in whole.items() if name != first}
+    assert store.visit(Evidence("a", {"ssh": ssh(), **whole})) == store.Visit("a", "audited", 1.5, None)
+    assert store.visit(Evidence("a", {"ssh": ssh(), **lacking})).state == "partial"
+    assert store.visit(Evidence("a", {"ssh": ssh(error="cut off"), **whole})).error == "cut off"
+    gone = store.visit(Evidence("a", {"ssh": ssh(outcome="auth", detail="no key")}))
+    assert (gone.state, gone.error) == ("unreachable", "no key")
+    assert store.visit(Evidence("a", whole)) == store.Visit("a", "audited", None, None)
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b"{", b"[" * 100_000, b'"x"', b"\xff"])
+def test_a_record_of_the_connection_that_cannot_be_read_is_no_good_news(said):
+    assert store.visit(Evidence("a", {"ssh": Reply(said)})).state == "unreachable"
