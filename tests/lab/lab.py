@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 PREFIX = "muster-lab"
-FOLDER = HERE.parent.parent / ".lab"
+TESTS = "muster-test"  # and the number of the process that runs the tests
+FOLDER = ROOT / ".lab"
 LABEL = "muster.lab"  # its value is the lab's prefix
 RECIPE = "muster.lab.recipe"  # what a host was made of: another recipe, another host
 HOST_IMAGE = "muster-lab-host"
@@ -69,7 +71,7 @@ class Lab:
 
     def ssh(self, alias: str, command: str, *, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Run a shell command over SSH, as `muster-lab-1` (root) or `muster-lab-1-ops` (and so on) names it."""
-        argv = ["ssh", "-F", str(self.ssh_config), alias, command]
+        argv = ["ssh", "-F", str(self.ssh_config), "-o", "ConnectTimeout=5", alias, command]
         return subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
         )
@@ -138,20 +140,35 @@ def up(hosts: int = 2, *, prefix: str = PREFIX, folder: Path = FOLDER) -> Lab:
     return Lab(prefix, folder, names)
 
 
-def down(*, prefix: str = PREFIX, folder: Path = FOLDER) -> None:
+def down(*, prefix: str = PREFIX, folder: Path | None = FOLDER) -> None:
     """Remove the lab's hosts with their volumes, its network and its folder; images stay, they are a cache."""
     for name in _names("container", prefix):
         docker("rm", "--force", "--volumes", name)
     for name in _names("network", prefix):
         docker("network", "rm", name)
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove the labs of test sessions that were killed before they could."""
+    listed = docker("ps", "--all", "--filter", f"label={LABEL}", "--format", f'{{{{.Label "{LABEL}"}}}}').split()
+    listed += docker("network", "ls", "--filter", f"label={LABEL}", "--format", f'{{{{.Label "{LABEL}"}}}}').split()
+    for prefix in set(listed):
+        head, _, pid = prefix.rpartition("-")
+        if head == TESTS and pid.isdigit() and not Path("/proc", pid).exists():
+            down(prefix=prefix, folder=None)
+
+
+def base_image(suite: str = "bookworm", image: str = "muster-lab-base") -> None:
+    """Bootstrap a base image, unless it is there."""
+    if subprocess.run([HERE / "base.sh", suite, image], check=False).returncode:
+        raise LabError(f"the base image {image} could not be made")
 
 
 def host_image() -> None:
     """Make the image of a host: its base once, then whatever changed in tests/lab/host."""
-    done = subprocess.run([HERE / "base.sh", "bookworm", "muster-lab-base"], check=False)
-    if done.returncode:
-        raise LabError("the base image muster-lab-base could not be made")
+    base_image()
     say(f"image {HOST_IMAGE}")
     docker("build", "--quiet", "--tag", HOST_IMAGE, str(HERE / "host"))
 
