@@ -21,8 +21,10 @@ from orchestrate.ssh import config, failures
 from orchestrate.ssh.auth import Keys
 from orchestrate.ssh.dial import dial
 from orchestrate.ssh.host_keys import HostKeys
+from orchestrate.ssh.shared import Shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from orchestrate.inventory import Host
@@ -41,12 +43,12 @@ class Remote:
     `client` is the connected paramiko.SSHClient: engine.py opens channels on its transport from several threads.
     """
 
-    def __init__(self, host: Host, route: Route, connections: list[Connection]) -> None:
+    def __init__(self, host: Host, route: Route, connection: Connection, give_back: Callable[[], None]) -> None:
         self.host = host
         self.route = route
-        self.connection = connections[-1]
-        self.client: Any = self.connection.client
-        self._connections = connections
+        self.connection = connection
+        self.client: Any = connection.client
+        self._give_back = give_back
 
     def run(
         self, command: str, *, stdin: bytes = b"", timeout_s: float = 30.0, max_bytes: int = MOST_BYTES
@@ -67,9 +69,9 @@ class Remote:
             ) from error
 
     def close(self) -> None:
-        """Drop the connection, and those to the hosts that it leads through."""
-        for connection in reversed(self._connections):
-            connection.close()
+        """Drop the connection; those to the hosts that it leads through end with the last that needs them."""
+        self.connection.close()
+        self._give_back()
 
 
 def connect(host: Host, *, ssh_config: Path | None = None, timeout_s: float = 15.0) -> Shell:
@@ -80,16 +82,47 @@ def connect(host: Host, *, ssh_config: Path | None = None, timeout_s: float = 15
     files = config.load(ssh_config)
     route = files.route(host.destination, user=host.user, port=host.port)
     deadline = time.monotonic() + min(timeout_s, route.connect_s or timeout_s)
-    connections: list[Connection] = []
+    before, give_back = None, _nothing
+    if route.jumps:
+        key = (files.option, route.jumps)
+        try:
+            chain, give_back = _JUMPS.take(
+                key, lambda: _chain(files, route, host.name, deadline), timeout_s=_left(deadline)
+            )
+        except TimeoutError as error:
+            raise failures.failed(error, host.name, files.hop(route.jumps[-1]), late=True, final=False) from error
+        before = chain[-1].transport
     try:
-        for hop in (*(files.hop(jump) for jump in route.jumps), route):
-            before = connections[-1].transport if connections else None
-            connections.append(_open(hop, before, host.name, deadline, final=hop is route))
+        return Remote(host, route, _open(route, before, host.name, deadline, final=True), give_back)
     except BaseException:
-        for connection in reversed(connections):
-            connection.close()
+        give_back()
         raise
-    return Remote(host, route, connections)
+
+
+def _nothing() -> None:
+    """Give back nothing: the host is reached directly."""
+
+
+def _chain(files: config.Files, route: Route, name: str, deadline: float) -> list[Connection]:
+    """Open the connections to a route's jump hosts, each through the one before."""
+    chain: list[Connection] = []
+    try:
+        for jump in route.jumps:
+            before = chain[-1].transport if chain else None
+            chain.append(_open(files.hop(jump), before, name, deadline, final=False))
+    except BaseException:
+        _end(chain)
+        raise
+    return chain
+
+
+def _end(chain: list[Connection]) -> None:
+    for connection in reversed(chain):
+        connection.close()
+
+
+# A hundred logins at once would be too many for a jump host's MaxStartups, so hosts behind it share one.
+_JUMPS: Shared[list[Connection]] = Shared(alive=lambda chain: all(one.is_connected for one in chain), close=_end)
 
 
 def _open(route: Route, before: Any, name: str, deadline: float, *, final: bool) -> Connection:

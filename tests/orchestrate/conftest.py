@@ -44,6 +44,7 @@ class Sshd:
             "PidFile": "none",
             "StrictModes": "no",
             "UsePAM": "no",
+            "LogLevel": "VERBOSE",
             "PermitRootLogin": "yes",
             **options,
         }

@@ -1,7 +1,10 @@
 """Connections against a real sshd on loopback: what is let through, what is refused, and how each failure is told."""
 
 import getpass
+import os
+import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -28,6 +31,18 @@ def refusal(host, path, timeout_s=5.0):
     assert caught.value.where
     assert caught.value.next_step
     return caught.value
+
+
+def wait_for(claim, timeout_s=10.0):
+    deadline = time.monotonic() + timeout_s
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def has_hung_up(server):
+    login, _, after = (server.folder / "log").read_text().partition("Accepted publickey")
+    return login and any(words in after for words in ("Closing connection", "Connection reset"))
 
 
 def public_key(path):
@@ -211,7 +226,40 @@ def test_a_connection_through_a_jump_host_works_and_closes_both(sshd):
     opened = connect(THERE, ssh_config=path)
     assert opened.run("echo through").stdout == b"through\n"
     opened.close()
-    assert "direct-tcpip" in (jump.folder / "log").read_text() or jump.process.poll() is None
+    for server in (inner, jump):
+        wait_for(lambda server=server: has_hung_up(server))
+        assert (server.folder / "log").read_text().count("Accepted publickey") == 1
+
+
+def test_many_hosts_behind_one_jump_host_share_its_login_and_the_last_closes_it(sshd):
+    inner = sshd(ListenAddress="0.0.0.0", MaxStartups="100")
+    jump = sshd(MaxStartups="2:100:2")  # a third login at once is turned away
+    path = jump.config(alias="jump", known=f"{jump.known_line}[127.0.0.*]:{inner.port} {inner.host_key}\n")
+    more = f"  Port {inner.port}\n  IdentityFile {inner.identity}\n  ProxyJump jump\n\n"
+    path.write_text(f"Host 127.0.0.*,!127.0.0.1\n{more}".replace(",", " ") + path.read_text())
+    barrier = threading.Barrier(8)
+
+    def work(host):
+        opened = connect(host, ssh_config=path)
+        barrier.wait(20)  # all are connected at once
+        said = opened.run("echo $SSH_CONNECTION").stdout.split()[2].decode()
+        opened.close()
+        return said
+
+    hosts = [Host(f"127.0.0.{n}", f"127.0.0.{n}") for n in range(2, 10)]
+    assert fan_out(hosts, work, deadline_s=30) == {host.name: host.name for host in hosts}
+    wait_for(lambda: has_hung_up(jump))
+    assert (jump.folder / "log").read_text().count("Accepted publickey") == 1
+
+
+def test_a_dead_jump_host_is_told_for_every_host_behind_it_in_the_time_of_one(sshd, silent_port):
+    path = sshd().config(alias="jump")
+    path.write_text(f"Host h*\n  ProxyJump 127.0.0.1:{silent_port}\n\n" + path.read_text())
+    hosts = [Host(f"h{n}", f"h{n}") for n in range(8)]
+    start = time.monotonic()
+    results = fan_out(hosts, lambda host: connect(host, ssh_config=path, timeout_s=1), deadline_s=20)
+    assert {result.outcome for result in results.values()} == {"proxy"}
+    assert time.monotonic() - start < 5
 
 
 def test_a_jump_host_that_refuses_is_the_one_that_is_named(sshd):
@@ -291,3 +339,19 @@ def test_a_dead_host_does_not_hide_the_live_ones(sshd, silent_port):
     assert list(results) == ["live", "mute", "nowhere", "here"]
     assert results["live"] == results["here"] == b"yes\n"
     assert (results["mute"].outcome, results["nowhere"].outcome) == ("timeout", "dns")
+
+
+def test_a_host_that_stops_answering_costs_no_more_than_the_deadline(sshd):
+    opened = connect(THERE, ssh_config=sshd().config())
+    session = int(opened.run("cut -d' ' -f4 /proc/$PPID/stat").stdout)
+    start = time.monotonic()
+    try:
+        done = opened.run(f"echo begun; sleep 0.3; kill -STOP {session}; sleep 5; echo late", timeout_s=1)
+        assert (done.exit_code, done.stdout) == (None, b"begun\n")
+        with pytest.raises(RemoteError) as caught:
+            opened.run("true", timeout_s=1)
+        assert caught.value.outcome == "timeout"
+        assert time.monotonic() - start < 6
+    finally:
+        os.kill(session, signal.SIGKILL)
+        opened.close()
