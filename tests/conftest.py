@@ -49,9 +49,13 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trainer_image():
-    """Return the name of the trainer's CPU image, built from the tree as it is."""
+    """Return the name of the trainer's CPU image, built from the tree as it is for this test session alone."""
     labs.base_image()
-    argv = [sys.executable, "-m", "orchestrate", "build", "--variant", "cpu", "--base", "muster-lab-base"]
-    done = subprocess.run(argv, cwd=labs.ROOT, capture_output=True, text=True, check=False)
+    tag = f"muster:test-{os.getpid()}"
+    argv = ["build", "--variant", "cpu", "--base", "muster-lab-base", "--tag", tag]
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrate", *argv], cwd=labs.ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    return "muster:cpu"
+    yield tag
+    labs.docker("rmi", "--force", tag)
