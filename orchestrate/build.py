@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrate.errors import Refused, UsageError
-from orchestrate.runs import write_whole
+from orchestrate.files import replace_file
 from trainer import contract
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def pin(root: Path, variant: str, digest: str) -> None:
     path = root / PINS
     pinned = json.loads(path.read_text("utf-8")) if path.exists() else {}
     pinned[variant] = {"tag": BASES[variant], "digest": digest}
-    write_whole(path, (json.dumps(pinned, indent=2, sort_keys=True) + "\n").encode())
+    replace_file(path, (json.dumps(pinned, indent=2, sort_keys=True) + "\n").encode())
 
 
 def arguments(recipe: Recipe) -> dict[str, str]:

@@ -12,9 +12,10 @@ from orchestrate.backends.containers import lines
 from orchestrate.clear import clear
 from orchestrate.engine import LABEL_NODE
 from orchestrate.errors import OperatorError
+from orchestrate.files import replace_file
 from orchestrate.outcome import Outcome, Sighting, derive
 from orchestrate.plan import OUT_DIR, NodePlan, RunPlan
-from orchestrate.runs import NodeLog, RunFolder, write_whole
+from orchestrate.runs import NodeLog, RunFolder
 from orchestrate.together import attempt
 from trainer.contract import METRICS_FILE
 
@@ -79,7 +80,7 @@ def _metrics(engine: Engine, container: Container, folder: RunFolder, warn: Call
         warn(f"the metrics could not be fetched: {error.what}")
         return
     if metrics is not None:
-        write_whole(folder.path / METRICS_FILE, metrics)
+        replace_file(folder.path / METRICS_FILE, metrics)
 
 
 def _sighting(host: str, container: Container) -> Sighting:

@@ -102,6 +102,13 @@ class Engine:
         with _told(self.where):
             self._api.tag(image_id, repository, tag)
 
+    def pull_image(self, ref: str) -> None:
+        """Fetch an image from its registry."""
+        with _told(self.where):
+            for line in self._api.pull(ref, stream=True, decode=True):
+                if "error" in line:
+                    raise Refused(f"the registry or the engine refused: {line['error']}", where=self.where)
+
     def untag_image(self, ref: str) -> None:
         """Take a name off an image; the image goes with its last name."""
         with _told(self.where):

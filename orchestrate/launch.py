@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Self
 from orchestrate import image as images
 from orchestrate import plan as planning
 from orchestrate import survey
-from orchestrate.errors import OperatorError, UsageError
+from orchestrate.errors import Exit, OperatorError, UsageError
+from orchestrate.files import replace_file
 from orchestrate.outcome import Outcome, Sighting, derive
 from orchestrate.runs import RunFolder
 from orchestrate.together import all_of, attempt
@@ -64,9 +65,11 @@ class Prepared:
 
     def __enter__(self) -> Self:
         try:
-            self.plan = {"ssh": self._over_ssh, "local": self._on_engine, "process": self._as_processes}[
-                self.request.on
-            ]()
+            plan = {"ssh": self._over_ssh, "local": self._on_engine, "process": self._as_processes}[self.request.on]()
+            if plan.image:
+                engines = list(dict.fromkeys(self._engines.values()))
+                plan = replace(plan, image_id=images.choose(plan.image, self._here, engines))
+            self.plan = plan
         except BaseException:
             self._stack.close()
             raise
@@ -214,32 +217,35 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
 
     KeyboardInterrupt stops the run everywhere and yields the outcome `stopped`.
     """
-    folder = RunFolder(prepared.plan.run)
-    folder.create()
-    prepared.bring_image(view)
     plan = prepared.plan
+    folder = RunFolder(plan.run)
+    folder.create()
     folder.write("plan.json", planning.to_json(plan))
     folder.event("planned", hosts=[n.host for n in plan.nodes], world_size=plan.world_size)
     backend = prepared.backend(folder)
-    placed = False
     try:
+        prepared.bring_image(view)
         view.phase("place", f"{len(plan.nodes)} nodes: create all or none")
         backend.place()
-        placed = True
         folder.event("placed")
         view.phase("start", f"torchrun, {plan.world_size} ranks, master {plan.master_address}:{plan.master_port}")
         backend.start()
         folder.event("started")
-        if detach:
-            return None
-        outcome = _attend(backend, plan, folder, view)
-    except BaseException:
-        if placed:
-            _clear(backend, view)
-        raise
+        return None if detach else _attend(backend, plan, folder, view)
+    except BaseException as error:
+        _clear(backend, view)
+        if not isinstance(error, (OperatorError, KeyboardInterrupt)):
+            raise
+        stopped = isinstance(error, KeyboardInterrupt)
+        code = Exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else error.exit_code
+        outcome = Outcome(plan.run, "stopped" if stopped else "refused", int(code))
+        _record(folder, plan, outcome)
+        if not stopped:
+            raise
+        view.outcome(outcome, folder.path, backend.out_place())
+        return outcome
     finally:
         backend.close()
-    return outcome
 
 
 def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> Outcome:
@@ -258,10 +264,9 @@ def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> O
         backend.stop(STOP_GRACE_S)
     logs = watch.drain()
     outcome = derive(plan, _settled(backend, plan, before), logs, stopped=stopped, detected_after_s=noticed)
-    _take(backend, folder, view)
+    metrics = _take(backend, folder, view)
     _clear(backend, view)
-    folder.write("outcome.json", outcome.as_json())
-    folder.event("over", state=outcome.state)
+    _record(folder, plan, outcome, metrics)
     view.outcome(outcome, folder.path, backend.out_place())
     return outcome
 
@@ -275,17 +280,25 @@ def _settled(backend: Backend, plan: RunPlan, before: Sequence[Sighting]) -> lis
     ]
 
 
-def _take(backend: Backend, folder: RunFolder, view: View) -> None:
-    """Copy the metrics here, where they are not here already."""
+def _take(backend: Backend, folder: RunFolder, view: View) -> bytes:
+    """Copy the metrics here, where they are not here already, and return them."""
     try:
         metrics = backend.read_out(METRICS_FILE)
     except OperatorError as error:
         view.warn(f"the metrics could not be fetched: {error.what}")
-        return
+        return b""
     if metrics is not None:
-        from orchestrate.runs import write_whole
+        replace_file(folder.path / METRICS_FILE, metrics)
+    return metrics or b""
 
-        write_whole(folder.path / METRICS_FILE, metrics)
+
+def _record(folder: RunFolder, plan: RunPlan, outcome: Outcome, metrics: bytes = b"") -> None:
+    """Write down how a run ended, for programs and for people."""
+    from orchestrate.report.run_page import page
+
+    folder.write("outcome.json", outcome.as_json())
+    replace_file(folder.path / "report.html", page(plan, outcome, metrics).encode())
+    folder.event("over", state=outcome.state)
 
 
 def _clear(backend: Backend, view: View) -> None:

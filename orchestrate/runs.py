@@ -6,10 +6,8 @@ Files are written whole or not at all. The hosts, not this folder, say what is r
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
-import tempfile
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from hostsetup.runlog import split_rank
 from orchestrate import plan as planning
 from orchestrate.errors import UsageError
+from orchestrate.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +73,7 @@ class RunFolder:
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file, whole or not at all."""
-        write_whole(self.path / name, json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+        replace_file(self.path / name, json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
 
     def event(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one event to events.jsonl and return it."""
@@ -125,19 +124,3 @@ class NodeLog:
         """Close the files."""
         for file in self._files.values():
             file.close()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file by way of a neighbour: a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

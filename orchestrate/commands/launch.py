@@ -84,7 +84,7 @@ def launch(**asked: Any) -> None:
 
     request = _request(**asked)
     view = Events(request.run) if asked["as_json"] else Lines()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell may have set any of them to ignored
         signal.signal(number, _interrupt)
     try:
         with Prepared(request) as prepared:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.text import Text
 
+from orchestrate.report.screen import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -51,13 +53,6 @@ class View(Protocol):
 
     def close(self) -> None:
         """Leave the terminal as it was; the last call."""
-
-
-def visible(text: str) -> str:
-    """Return text with control characters shown as escapes, so that no host's output moves the cursor."""
-    return "".join(
-        c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" if ord(c) < 256 else "\ufffd" for c in text
-    )
 
 
 def plan_lines(plan: RunPlan) -> list[str]:
@@ -106,11 +101,11 @@ class Lines:
     def plan(self, plan: RunPlan) -> None:
         """Show the plan."""
         for text in plan_lines(plan):
-            self._print(visible(text))
+            self._print(one_line(text))
 
     def phase(self, name: str, text: str) -> None:
         """Name the step that begins."""
-        self._print(f"{name:<8} {visible(text)}", "bold")
+        self._print(f"{name:<8} {one_line(text)}", "bold")
 
     def moved(self, where: str, done: int, total: int) -> None:
         """Show how much of an image has reached a host."""
@@ -128,7 +123,7 @@ class Lines:
     def line(self, node: NodePlan, rank: int | None, text: str) -> None:
         """Show one line of a node's output."""
         who = f"{node.host}/agent" if rank is None else f"{node.host}/{rank}"
-        self._print(f"[{who}] {visible(text)}", "dim" if rank is None else "")
+        self._print(f"[{who}] {one_line(text)}", "dim" if rank is None else "")
 
     def progress(self, progress: Progress) -> None:
         """Show the newest step on the live line."""
@@ -138,7 +133,7 @@ class Lines:
 
     def warn(self, text: str) -> None:
         """Show what went less than well."""
-        self._print(f"warning  {visible(text)}", "yellow")
+        self._print(f"warning  {one_line(text)}", "yellow")
 
     def outcome(self, outcome: Outcome, folder: Path, out_place: str) -> None:
         """Show the end: one block, the first failure in it, and where everything is."""
@@ -151,7 +146,7 @@ class Lines:
             how = first.signal or ("no answer" if first.exit_code is None else f"exit code {first.exit_code}")
             self._print(f"  first    {who} on {first.node}: {how}  [{first.finding}]", "red")
             for text in first.last_words:
-                self._print(f"           | {visible(text)}")
+                self._print(f"           | {one_line(text)}")
             for finding in outcome.findings:
                 if finding.remedy:
                     self._print(f"  next     {finding.remedy.text}")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrate.report.launch import visible
+from orchestrate.report.screen import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,19 +30,19 @@ def show(rows: Sequence[Mapping[str, Any]], unreachable: Mapping[str, str], *, a
         for column in _COLUMNS:
             table.add_column(column, no_wrap=True)
         for row in rows:
-            table.add_row(*(Text(visible(str("" if row[c] is None else row[c]))) for c in _COLUMNS))
+            table.add_row(*(Text(one_line(str("" if row[c] is None else row[c]))) for c in _COLUMNS))
         console.print(table)
     else:
         console.print("no run is there")
     for host, why in unreachable.items():
-        console.print(Text(f"unreachable {host}: {visible(why)}", style="yellow"))
+        console.print(Text(f"unreachable {host}: {one_line(why)}", style="yellow"))
 
 
 def line(host: str, rank: int | None, text: str) -> None:
     """Print one line of a run's output."""
-    print(f"[{host}/{'agent' if rank is None else rank}] {visible(text)}", flush=True)
+    print(f"[{host}/{'agent' if rank is None else rank}] {one_line(text)}", flush=True)
 
 
 def said(text: str) -> None:
     """Print one sentence."""
-    print(visible(text), flush=True)
+    print(one_line(text), flush=True)
