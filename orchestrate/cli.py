@@ -80,6 +80,7 @@ class Verbs(click.Group):
     name=PROGRAM,
     cls=Verbs,
     epilog=EPILOG,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option(
@@ -88,10 +89,17 @@ class Verbs(click.Group):
     help="Read this instead of ~/.ssh/config (or set MUSTER_SSH_CONFIG).",
 )
 @click.version_option(metadata.version("muster"), "-V", "--version", prog_name=PROGRAM)
-def cli(ssh_config: Path | None) -> None:
+@click.pass_context
+def cli(ctx: click.Context, ssh_config: Path | None) -> int:
     """Reproducible multi-GPU, multi-node PyTorch training on the machines you already have: SSH, Docker, one command."""
     if ssh_config is not None:
         os.environ["MUSTER_SSH_CONFIG"] = str(ssh_config.absolute())
+    if ctx.invoked_subcommand is None:
+        from orchestrate.report import errors
+
+        errors.usage(ctx.get_help())
+        return Exit.USAGE
+    return Exit.YES
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -109,9 +117,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OperatorError as error:
         errors.show(error)
         return int(error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        errors.usage(error.format_message())
-        return int(Exit.USAGE)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else PROGRAM

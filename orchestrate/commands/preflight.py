@@ -81,6 +81,12 @@ def preflight(
     timeout_s: float,
 ) -> int:
     """Audit every host of TARGET and report what is wrong; change nothing."""
+    if evidence is not None and save is not None:
+        raise UsageError(
+            "--save keeps what a live audit was told, and --evidence asks nobody",
+            where="orchestrate preflight",
+            next_step="leave one of them out",
+        )
     for pattern in (*only, *skip, *accept):
         _exists(pattern)
     found = _saved(evidence, target) if evidence is not None else _live(target, save, timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -89,6 +90,12 @@ class HostKeys:
 
 def _entries(path: Path) -> tuple[Entry, ...]:
     try:
-        return parse_known_hosts(path.read_text("utf-8", "replace"), str(path))
+        about = path.stat()
+        return _parsed(path, about.st_mtime_ns, about.st_size)
     except OSError:
         return ()
+
+
+@lru_cache(maxsize=16)
+def _parsed(path: Path, _mtime_ns: int, _size: int) -> tuple[Entry, ...]:
+    return parse_known_hosts(path.read_text("utf-8", "replace"), str(path))

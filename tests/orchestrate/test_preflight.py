@@ -118,6 +118,7 @@ def test_only_skip_and_accept_choose_what_is_judged(call, saved):
         (["--format", "xml"], ["xml"]),
         (["--timeout", "0"], ["0"]),
         (["--nonsense"], ["--nonsense"]),
+        (["--save", "elsewhere"], ["leave one of them out"]),
         (["nobody"], ["holds no host of 'nobody'", "gpu[01-02]"]),
     ],
 )
