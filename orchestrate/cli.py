@@ -68,6 +68,7 @@ class Verbs(click.Group):
         command = getattr(import_module(module), name)
         if not isinstance(command, click.Command):
             raise TypeError(f"{VERBS[cmd_name].place} is no Click command")
+        command.hidden = VERBS[cmd_name].hidden
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same

@@ -156,6 +156,12 @@ def test_a_shell_gets_its_completion_script(shell, capsys):
     assert "_ORCHESTRATE_COMPLETE" in capsys.readouterr().out
 
 
+def test_completion_offers_the_verbs_that_people_use():
+    words = {"_ORCHESTRATE_COMPLETE": "bash_complete", "COMP_WORDS": "orchestrate ", "COMP_CWORD": "1"}
+    done = subprocess.run(PROGRAM, env={**os.environ, **words}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [f"plain,{name}" for name, verb in cli.VERBS.items() if not verb.hidden]
+
+
 def test_completion_offers_the_options_of_a_verb():
     words = {"_ORCHESTRATE_COMPLETE": "bash_complete", "COMP_WORDS": "orchestrate preflight --ev", "COMP_CWORD": "2"}
     done = subprocess.run(PROGRAM, env={**os.environ, **words}, capture_output=True, text=True, check=False)
