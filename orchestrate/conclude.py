@@ -12,12 +12,11 @@ from orchestrate.backends.containers import lines
 from orchestrate.clear import clear
 from orchestrate.engine import LABEL_NODE
 from orchestrate.errors import OperatorError
-from orchestrate.files import replace_file
 from orchestrate.outcome import Outcome, Sighting, derive
 from orchestrate.plan import OUT_DIR, NodePlan, RunPlan
 from orchestrate.runs import NodeLog, RunFolder
 from orchestrate.together import attempt
-from trainer.contract import METRICS_FILE
+from trainer.contract import FINAL_WEIGHTS, METRICS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +42,7 @@ def conclude(run: str, found: Sequence[Found], *, grace_s: int, warn: Callable[[
     for _, engine, container in held:
         number = int(container.labels.get(LABEL_NODE, "0"))
         logs[number] = _collect(engine, container, NodeLog(folder, number, afresh=True), warn)
-        _metrics(engine, container, folder, warn)
+        _take(engine, container, folder, warn)
     over = all(s.over for s in before)
     outcome = derive(plan, before, logs, stopped=not over)
     folder.write("outcome.json", outcome.as_json())
@@ -71,16 +70,14 @@ def _collect(engine: Engine, container: Container, log: NodeLog, warn: Callable[
     return runlog.parse(kept)
 
 
-def _metrics(engine: Engine, container: Container, folder: RunFolder, warn: Callable[[str], None]) -> None:
+def _take(engine: Engine, container: Container, folder: RunFolder, warn: Callable[[str], None]) -> None:
     if container.labels.get(LABEL_NODE) != "0":
         return
-    try:
-        metrics = engine.read_file(container.id, f"{OUT_DIR}/{METRICS_FILE}")
-    except OperatorError as error:
-        warn(f"the metrics could not be fetched: {error.what}")
-        return
-    if metrics is not None:
-        replace_file(folder.path / METRICS_FILE, metrics)
+    for path in (METRICS_FILE, FINAL_WEIGHTS):
+        try:
+            engine.copy_out(container.id, f"{OUT_DIR}/{path}", folder.path / path)
+        except (OperatorError, OSError) as error:
+            warn(f"{path} could not be fetched: {error}")
 
 
 def _sighting(host: str, container: Container) -> Sighting:

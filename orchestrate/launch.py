@@ -19,7 +19,7 @@ from orchestrate.outcome import Outcome, Sighting, derive
 from orchestrate.runs import RunFolder
 from orchestrate.together import all_of, attempt
 from orchestrate.watch import Watch
-from trainer.contract import METRICS_FILE
+from trainer.contract import FINAL_WEIGHTS, METRICS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -264,9 +264,9 @@ def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> O
         backend.stop(STOP_GRACE_S)
     logs = watch.drain()
     outcome = derive(plan, _settled(backend, plan, before), logs, stopped=stopped, detected_after_s=noticed)
-    metrics = _take(backend, folder, view)
+    _take(backend, folder, view)
     _clear(backend, view)
-    _record(folder, plan, outcome, metrics)
+    _record(folder, plan, outcome)
     view.outcome(outcome, folder.path, backend.out_place())
     return outcome
 
@@ -280,23 +280,23 @@ def _settled(backend: Backend, plan: RunPlan, before: Sequence[Sighting]) -> lis
     ]
 
 
-def _take(backend: Backend, folder: RunFolder, view: View) -> bytes:
-    """Copy the metrics here, where they are not here already, and return them."""
-    try:
-        metrics = backend.read_out(METRICS_FILE)
-    except OperatorError as error:
-        view.warn(f"the metrics could not be fetched: {error.what}")
-        return b""
-    if metrics is not None:
-        replace_file(folder.path / METRICS_FILE, metrics)
-    return metrics or b""
+def _take(backend: Backend, folder: RunFolder, view: View) -> None:
+    """Copy the metrics and the final weights here, where they are not here already."""
+    for path in (METRICS_FILE, FINAL_WEIGHTS):
+        try:
+            backend.take(path, folder.path)
+        except (OperatorError, OSError) as error:
+            view.warn(f"{path} could not be fetched: {error}")
+            return
 
 
-def _record(folder: RunFolder, plan: RunPlan, outcome: Outcome, metrics: bytes = b"") -> None:
+def _record(folder: RunFolder, plan: RunPlan, outcome: Outcome) -> None:
     """Write down how a run ended, for programs and for people."""
     from orchestrate.report.run_page import page
 
     folder.write("outcome.json", outcome.as_json())
+    curve = folder.path / METRICS_FILE
+    metrics = curve.read_bytes() if curve.is_file() else b""
     replace_file(folder.path / "report.html", page(plan, outcome, metrics).encode())
     folder.event("over", state=outcome.state)
 

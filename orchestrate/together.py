@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from orchestrate.errors import CannotTell
@@ -13,15 +14,16 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 
+WAIT_S = 0.2  # a Ctrl-C that comes just before a longer wait would go unnoticed until its end
+
 
 def attempt(things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | None = None) -> list[T | Exception]:
     """Run `work` on every thing at once; return results or exceptions in order.
 
     A thing that has not answered after `deadline_s` seconds counts as CannotTell; its thread is left behind, not waited for.
     """
-    answers: list[T | Exception] = [
-        CannotTell(f"no answer within {deadline_s:g} s") if deadline_s else CannotTell("")
-    ] * len(things)
+    late = CannotTell(f"no answer within {deadline_s:g} s" if deadline_s else "no answer")
+    answers: list[T | Exception] = [late] * len(things)
 
     def one(index: int) -> None:
         try:
@@ -32,8 +34,10 @@ def attempt(things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | 
     threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(len(things))]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + deadline_s if deadline_s else float("inf")
     for thread in threads:
-        thread.join(deadline_s)
+        while thread.is_alive() and time.monotonic() < deadline:
+            thread.join(WAIT_S)
     return list(answers)
 
 

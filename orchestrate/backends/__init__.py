@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from orchestrate.outcome import Sighting
     from orchestrate.plan import NodePlan
@@ -29,8 +30,8 @@ class Backend(Protocol):
         Raises CannotTell when the host is lost; following anew after the last time leaves no gap and no repeat.
         """
 
-    def read_out(self, path: str) -> bytes | None:
-        """Return a file that the first node wrote below the run's out folder, or None."""
+    def take(self, path: str, folder: Path) -> bool:
+        """Bring a file that the first node wrote below the run's out folder to the same path here; False without one."""
 
     def out_place(self) -> str:
         """Return, for people, where the run's out folder is."""

@@ -15,6 +15,7 @@ from orchestrate.together import all_of, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from orchestrate.engine import Engine
     from orchestrate.plan import NodePlan, RunPlan
@@ -105,10 +106,10 @@ class Containers:
         """Yield the lines of a node's container with the engine's times."""
         yield from lines(self.engine(node.host), self._id(node), after=after, follow=True)
 
-    def read_out(self, path: str) -> bytes | None:
-        """Return a file of the first node's out folder."""
+    def take(self, path: str, folder: Path) -> bool:
+        """Bring a file of the first node's out folder here."""
         first = self.plan.nodes[0]
-        return self.engine(first.host).read_file(self._id(first), f"{planning.OUT_DIR}/{path}")
+        return self.engine(first.host).copy_out(self._id(first), f"{planning.OUT_DIR}/{path}", folder / path)
 
     def out_place(self) -> str:
         """Return where the first node's out folder is."""

@@ -110,12 +110,9 @@ class Processes:
         if rest:
             yield f"{at + len(rest):020d}", rest
 
-    def read_out(self, path: str) -> bytes | None:
-        """Return a file of the run's folder."""
-        try:
-            return (self._folder / path).read_bytes()
-        except FileNotFoundError:
-            return None
+    def take(self, path: str, folder: Path) -> bool:
+        """Tell whether a file is there: the run's out folder is the record itself."""
+        return (folder / path).is_file()
 
     def out_place(self) -> str:
         """Return the run's folder."""

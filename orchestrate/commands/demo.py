@@ -28,18 +28,31 @@ def demo(steps: str) -> None:
 
     The nodes are containers where a Docker Engine answers and an image can be built, else plain processes; it says which.
     """
+    from orchestrate import runs
     from orchestrate.cli import run
 
     heading("1. Audit this machine: orchestrate preflight local")
     run(["preflight", "local"])
     where = _where()
     heading(f"2. Train on two nodes of it: orchestrate launch --on {where} --nodes 2 -- -m trainer --steps {steps}")
-    code = run(
-        ["launch", "--on", where, "--nodes", "2", "--nproc-per-node", "1", "--", "-m", "trainer", "--steps", steps]
-    )
+    name = f"demo-{runs.new_name()}"
+    asked = ["launch", "--on", where, "--name", name, "--nodes", "2", "--nproc-per-node", "1"]
+    code = run([*asked, "--", "-m", "trainer", "--steps", steps])
+    if where == "local":
+        _forget(name)
     if code == 0:
         heading("3. Next: put your hosts into hosts.txt, one a line, and run `orchestrate preflight hosts.txt`")
     sys.exit(code)
+
+
+def _forget(name: str) -> None:
+    """Remove the volume of the demonstration: its weights and metrics are in runs/ by now."""
+    from orchestrate import engine
+
+    here = engine.local()
+    for volume in here.volumes(name):
+        here.remove_volume(volume)
+    here.close()
 
 
 def _where() -> str:

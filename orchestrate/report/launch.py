@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrate.report.screen import one_line
+from trainer.contract import FINAL_WEIGHTS, METRICS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,11 +151,16 @@ class Lines:
             for finding in outcome.findings:
                 if finding.remedy:
                     self._print(f"  next     {finding.remedy.text}")
-        for name, what in (("metrics", "metrics.jsonl"), ("report", "report.html"), ("logs", "logs")):
+        for name, what in (
+            ("metrics", METRICS_FILE),
+            ("weights", FINAL_WEIGHTS),
+            ("report", "report.html"),
+            ("logs", "logs"),
+        ):
             if (folder / what).exists():
                 self._print(f"  {name:<8} {folder / what}")
-        if good and out_place != str(folder):
-            self._print(f"  weights  {out_place}")
+        if out_place != str(folder) and outcome.state != "refused":
+            self._print(f"  kept     {out_place}: what the run wrote, checkpoints included")
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -1,4 +1,4 @@
-"""One Docker Engine, here or behind the SSH connection that remote.py holds; the only importer of docker.
+"""One Docker Engine, here or behind the SSH connection that remote.py holds; the only package that imports docker.
 
 The same client serves both: a channel of the connection runs `docker system dial-stdio`, so nothing is quoted for a
 shell, nobody logs in twice and no port is opened. Refuses to touch a container without the label of a run.
@@ -6,19 +6,20 @@ shell, nobody logs in twice and no port is opened. Refuses to touch a container 
 
 from __future__ import annotations
 
-import io
-import json
 import tarfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from orchestrate.errors import CannotTell, Refused
+from orchestrate.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from orchestrate.plan import ContainerSpec
-    from orchestrate.remote import Shell
+    from orchestrate.remote import Remote, Shell
 
 LABEL_RUN = "muster.run"
 LABEL_NODE = "muster.node"
@@ -234,22 +235,26 @@ class Engine:
                 if "already in progress" not in str(error):
                     raise
 
-    def read_file(self, container_id: str, path: str, max_bytes: int = 64 << 20) -> bytes | None:
-        """Return a file of a container (running or not), or None when it has none or it is larger than `max_bytes`."""
+    def copy_out(self, container_id: str, path: str, to: Path, max_bytes: int = 1 << 30) -> bool:
+        """Copy a file of a container (running or not) here, whole or not at all; False when it has none, or a larger one."""
         from docker.errors import NotFound
 
         with _told(self.where):
             try:
-                stream, stat = self._api.get_archive(container_id, path)
+                stream, stat = self._api.get_archive(container_id, path, chunk_size=1 << 20)
             except NotFound:
-                return None
+                return False
             if int(stat.get("size", 0)) > max_bytes:
-                return None
-            packed = io.BytesIO(b"".join(stream))
-        with tarfile.open(fileobj=packed) as archive:
-            member = next((m for m in archive if m.isfile()), None)
-            content = archive.extractfile(member) if member else None
-            return content.read() if content else None
+                return False
+            packed = cast("IO[bytes]", _Readable(stream))
+            with tarfile.open(fileobj=packed, mode="r|") as archive:
+                member = archive.next()
+                content = archive.extractfile(member) if member else None
+                if content is None:
+                    return False
+                to.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(to, iter(partial(content.read, 1 << 20), b""))
+            return True
 
     # volumes and networks of a run
 
@@ -325,7 +330,9 @@ def behind(shell: Shell, timeout_s: float = 60.0) -> Engine:
     where = shell.host.name
     command = _dial_command(shell, where)
     with _told(where):
-        return Engine(where, _api_over(shell, command, timeout_s))
+        from orchestrate.engine.over_ssh import api_over
+
+        return Engine(where, api_over(cast("Remote", shell), command, timeout_s))
 
 
 def _dial_command(shell: Shell, where: str) -> str:
@@ -350,46 +357,18 @@ def _dial_command(shell: Shell, where: str) -> str:
     raise CannotTell(f"the Docker Engine does not answer: {first}", where=where, next_step=_START_ENGINE)
 
 
-def _api_over(shell: Any, command: str, timeout_s: float) -> Any:
-    """Return a docker APIClient whose requests travel through channels of a connected SSH client."""
-    import docker
-    import requests.adapters
-    import urllib3.connection
-    from docker.transport.sshconn import SSHConnectionPool, SSHHTTPAdapter
-    from urllib3._collections import RecentlyUsedContainer
+class _Readable:
+    """An iterator of chunks as the file that tarfile reads."""
 
-    class Connection(urllib3.connection.HTTPConnection):
-        def connect(self) -> None:
-            channel = shell.client.get_transport().open_session(timeout=timeout_s)
-            channel.settimeout(timeout_s)
-            channel.exec_command(command)
-            self.sock = channel
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
 
-    class Pool(SSHConnectionPool):  # type: ignore[misc]  # the SDK ships no types
-        def _new_conn(self) -> Connection:
-            return Connection("localhost", timeout=timeout_s)
-
-    class Adapter(SSHHTTPAdapter):  # type: ignore[misc]  # the SDK ships no types
-        def __init__(self) -> None:
-            self.ssh_client = None  # remote.py owns it; closing the adapter must not end the connection
-            self.timeout = timeout_s
-            self.max_pool_size = 10
-            self.pools: Any = RecentlyUsedContainer(4, dispose_func=lambda pool: pool.close())
-            requests.adapters.HTTPAdapter.__init__(self)
-
-        def get_connection(self, url: str, proxies: Any = None) -> Pool:  # noqa: ARG002 - the SDK's signature
-            with self.pools.lock:
-                pool: Pool | None = self.pools.get(url)
-                if pool is None:
-                    pool = self.pools[url] = Pool(ssh_client=None, timeout=timeout_s, maxsize=4, host="localhost")
-                return pool
-
-    api = docker.APIClient(base_url="unix:///dev/null", version="1.41", timeout=timeout_s)
-    api.base_url = "http+docker://ssh"
-    api._custom_adapter = adapter = Adapter()  # noqa: SLF001 - the SDK has no public seam for a transport
-    api.mount("http+docker://ssh", adapter)
-    api._version = json.loads(json.dumps(api.version(api_version=False)["ApiVersion"]))  # noqa: SLF001 - the same
-    return api
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (chunk := next(self._chunks, b"")):
+            self._rest += chunk
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
 
 
 class _told:  # noqa: N801 - it reads as a word in a with statement
