@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +22,7 @@ STEPS = "40"
 
 @click.command()
 @click.option("--steps", default=STEPS, show_default=True, help="training steps")
-def demo(steps: str) -> None:
+def demo(steps: str) -> int:
     """Audit this machine, then train a small language model on two nodes of it.
 
     The nodes are containers where a Docker Engine answers and an image can be built, else plain processes; it says which.
@@ -42,7 +41,7 @@ def demo(steps: str) -> None:
         _forget(name)
     if code == 0:
         heading("3. Next: put your hosts into hosts.txt, one a line, and run `orchestrate preflight hosts.txt`")
-    sys.exit(code)
+    return code
 
 
 def _forget(name: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrate.errors import UsageError
+from orchestrate.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from orchestrate.launch import Request
@@ -73,7 +72,7 @@ Examples:
 @click.option("--name", metavar="NAME", help="name of the run  [default: made from the time]")
 @click.option("--json", "as_json", is_flag=True, help="events as JSON, one a line, on standard output")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
-def launch(**asked: Any) -> None:
+def launch(**asked: Any) -> int:
     """Run a program under torchrun on N nodes: all of them start, or none.
 
     PROGRAM is what follows torchrun: `script.py args`, or `-m module args`; the default is `-m trainer`. Put `--` before it.
@@ -90,14 +89,14 @@ def launch(**asked: Any) -> None:
         with Prepared(request) as prepared:
             view.plan(prepared.plan)
             if asked["plan_only"]:
-                return
+                return int(Exit.YES)
             outcome = execute(prepared, view, detach=asked["detach"])
             if outcome is None:
                 view.phase("detached", f"`orchestrate logs {request.run} -f`, `status`, `stop {request.run}` find it")
-                return
+                return int(Exit.YES)
     finally:
         view.close()
-    sys.exit(outcome.exit_code)
+    return outcome.exit_code
 
 
 def _interrupt(_number: int, _frame: object) -> None:

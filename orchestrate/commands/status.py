@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from orchestrate.errors import Exit
@@ -19,7 +17,7 @@ Examples:
 @click.argument("run", required=False)
 @click.option("--hosts", "target", metavar="TARGET", help="where to look  [default: ./hosts.txt, else this machine]")
 @click.option("--json", "as_json", is_flag=True, help="for programs")
-def status(run: str | None, target: str | None, as_json: bool) -> None:
+def status(run: str | None, target: str | None, as_json: bool) -> int:
     """Show the runs that the hosts hold, or one of them.
 
     Exit code 0; 1 when a node of RUN has failed; 3 when a host could not be asked.
@@ -46,6 +44,5 @@ def status(run: str | None, target: str | None, as_json: bool) -> None:
         unreachable = {f.host.name: f.error.what for f in found if f.error is not None}
     show(sorted(rows, key=lambda r: (str(r["run"]), str(r["node"]))), unreachable, as_json=as_json)
     if run is not None and any(r["exit"] for r in rows):
-        sys.exit(Exit.NO)
-    if unreachable:
-        sys.exit(Exit.CANNOT_TELL)
+        return Exit.NO
+    return Exit.CANNOT_TELL if unreachable else Exit.YES

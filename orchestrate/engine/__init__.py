@@ -51,11 +51,6 @@ class Engine:
         self.where = where
         self._api = api
 
-    def info(self) -> Mapping[str, Any]:
-        """Return `docker info` as the API gives it."""
-        with _told(self.where):
-            return dict(self._api.info())
-
     def close(self) -> None:
         """Drop the connections to the engine; a run is not touched."""
         self._api.close()

@@ -11,6 +11,8 @@ from docker.transport.sshconn import SSHConnectionPool, SSHHTTPAdapter
 from urllib3._collections import RecentlyUsedContainer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrate.remote import Remote
 
 
@@ -30,18 +32,18 @@ class _Connection(urllib3.connection.HTTPConnection):
         self.sock = channel
 
 
-class _Pool(SSHConnectionPool):  # type: ignore[misc]  # the SDK ships no types
+class _Pool(SSHConnectionPool):  # type: ignore[misc]
     """The SDK's pool, which knows that a channel is no file, with our connections in it."""
 
     def __init__(self, client: Any, command: str, timeout_s: float) -> None:
         super().__init__(ssh_client=None, timeout=timeout_s, maxsize=4, host="localhost")
-        self._make = lambda: _Connection(client, command, timeout_s)
+        self._make: Callable[[], _Connection] = lambda: _Connection(client, command, timeout_s)
 
     def _new_conn(self) -> _Connection:
         return self._make()
 
 
-class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]  # the SDK ships no types
+class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]
     """The SDK's adapter without its own SSH client: closing it does not end the connection."""
 
     def __init__(self, client: Any, command: str, timeout_s: float) -> None:
@@ -49,7 +51,7 @@ class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]  # the SDK ships no types
         self.timeout = timeout_s
         self.max_pool_size = 4
         self.pools: Any = RecentlyUsedContainer(4, dispose_func=lambda pool: pool.close())
-        self._make = lambda: _Pool(client, command, timeout_s)
+        self._make: Callable[[], _Pool] = lambda: _Pool(client, command, timeout_s)
         requests.adapters.HTTPAdapter.__init__(self)
 
     def get_connection(self, url: str, proxies: Any = None) -> _Pool:  # noqa: ARG002 - the SDK's signature
