@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Bootstraps a Debian base image without an image registry. Does nothing when the image is there.
 #
-#   tests/lab/base.sh bookworm muster-lab-base
+#   tests/lab/base.sh SUITE IMAGE [PACKAGE...]      say: bookworm muster-lab-base
 #
 # Packages come from this machine's own Debian mirror, or from MUSTER_LAB_MIRROR=URI. Needs root and debootstrap.
 set -euo pipefail
-suite=${1:?usage: base.sh SUITE IMAGE} image=${2:?usage: base.sh SUITE IMAGE}
+suite=${1:?SUITE is missing} image=${2:?IMAGE is missing}
+packages=$(echo ca-certificates python3 python3-venv python3-pip "${@:3}" | tr ' ' ',')
 
 say() { printf 'base: %s\n' "$*" >&2; }
 
@@ -37,8 +38,7 @@ fi
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/muster-base.XXXXXX")
 trap 'rm -rf --one-file-system "$root"' EXIT
 say "bootstrapping $suite as $image (about a minute)"
-debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv,python3-pip \
-    "$suite" "$root" "$uri" >"$root.log" 2>&1 || {
+debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$uri" >"$root.log" 2>&1 || {
     say "debootstrap failed; the end of $root.log:"
     tail -n 20 "$root.log" >&2
     exit 3

@@ -160,9 +160,9 @@ def sweep() -> None:
             down(prefix=prefix, folder=None)
 
 
-def base_image(suite: str = "bookworm", image: str = "muster-lab-base") -> None:
+def base_image(suite: str = "bookworm", image: str = "muster-lab-base", *packages: str) -> None:
     """Bootstrap a base image, unless it is there."""
-    if subprocess.run([HERE / "base.sh", suite, image], check=False).returncode:
+    if subprocess.run([HERE / "base.sh", suite, image, *packages], check=False).returncode:
         raise LabError(f"the base image {image} could not be made")
 
 
