@@ -16,18 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 WORDS_KEPT = 12  # last lines of a rank that a verdict shows
+CHARACTERS_READ = 2000  # of a line: bounds what a line without end can cost
+RANKS_READ = 4096  # of one node: bounds what a log that names ranks at random can cost
 
-_RANK_LINE = re.compile(r"^\[rank(?P<rank>\d{1,6})\]:(?P<text>.*)$", re.DOTALL)
-_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
-_SUMMARY_RANK = re.compile(r"^\s*rank\s*: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
-_SUMMARY_CODE = re.compile(r"^\s*exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_RANK_LINE = re.compile(r"^\[rank(?P<rank>[0-9]{1,6})\]:(?P<text>.*)$", re.DOTALL)
+_FAILED = re.compile(
+    r"failed \(exitcode: (?P<code>-?[0-9]{1,9})\) local_rank: (?P<local>[0-9]{1,9}) \(pid: (?P<pid>[0-9]{1,9})\)"
+)
+_CLOSING = re.compile(r"Sending process (?P<pid>[0-9]{1,9}) closing signal SIG")
+_AGENT_SIGNAL = re.compile(r"Received (?P<number>[0-9]{1,3}) death signal")
+_SUMMARY_RANK = re.compile(r"^\s*rank\s*: (?P<rank>[0-9]{1,9}) \(local_rank: (?P<local>[0-9]{1,9})\)")
+_SUMMARY_CODE = re.compile(r"^\s*exitcode\s*: (?P<code>-?[0-9]{1,9}) \(pid: (?P<pid>[0-9]{1,9})\)")
 _SUMMARY_TIME = re.compile(r"^\s*time\s*: (?P<time>\S+)")
+_FRAME = re.compile(r"^\s*frame #[0-9]+: ")  # dozens of them follow torch's own message and would push it out
 _PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
-_TIMEOUT = re.compile(r"(DistNetworkError|DistStoreError|RendezvousTimeout).*|.*client socket has timed out.*")
+_TIMEOUT = re.compile(r"DistNetworkError|DistStoreError|RendezvousTimeout|client socket has timed out")
 # What a healthy rank prints when another one vanished.
 _PEER = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|socket closed|remote process exited"
-    r"|ncclRemoteError|peer .*(closed|disconnected)|failed to recv, got 0 bytes",
+    r"|ncclRemoteError|peer .{0,200}(closed|disconnected)|failed to recv, got 0 bytes",
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning|Fault))\b(:|$)")
@@ -36,7 +43,10 @@ _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|torch\.
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """One rank that its agent saw fail. `exit_code` is None for a signal; `order` counts within the node."""
+    """One rank that its agent saw fail. `exit_code` is None for a signal; `order` counts within the node.
+
+    `closed`: the agent itself was ending the rank, because another one had failed or the agent was told to stop.
+    """
 
     local_rank: int
     rank: int | None
@@ -44,6 +54,7 @@ class RankFailure:
     signal: str | None
     order: int
     time: str = ""
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,7 @@ class RunLog:
     failures: tuple[RankFailure, ...] = ()
     last_words: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     agent_words: tuple[str, ...] = ()
+    agent_signal: str | None = None  # that ended the agent, and through it its ranks
     port_in_use: str = ""
     timed_out: str = ""
     exceptions: Mapping[int, str] = field(default_factory=dict)
@@ -61,6 +73,10 @@ class RunLog:
         """Tell whether a rank's last words only say that another one went away."""
         words = self.last_words.get(rank, ())
         return any(_PEER.search(line) for line in words)
+
+    def port_taken(self, rank: int) -> bool:
+        """Tell whether a rank's last words say that a port was in use."""
+        return any(_PORT.search(line) for line in self.last_words.get(rank, ()))
 
     def out_of_memory(self, rank: int) -> bool:
         """Tell whether a rank's last words are CUDA's out of memory."""
@@ -82,9 +98,33 @@ def signal_name(exit_code: int) -> str | None:
         return None
 
 
+class ExitBarrier:
+    """Knows the error that an agent logs when the first node, which holds the store, left a moment before it: harmless.
+
+    One for each node; torch gives all lines of one record the same head.
+    """
+
+    def __init__(self) -> None:
+        self._head = ""
+
+    def hides(self, text: str) -> bool:
+        """Tell whether the next line of an agent belongs to that record."""
+        head = text[: text.find("]") + 1]
+        if "Error waiting on exit barrier" in text:
+            self._head = head
+        return bool(self._head) and head == self._head
+
+
 def tells_failure(text: str) -> bool:
-    """Tell whether a line of an agent's own says that one of its ranks failed."""
-    return _FAILED.search(text) is not None
+    """Tell whether a line of an agent's own says that one of its ranks failed, or that it ends the others for that."""
+    text = text[:CHARACTERS_READ]
+    return _FAILED.search(text) is not None or _CLOSING.search(text) is not None
+
+
+def closing_pid(text: str) -> int | None:
+    """Return the process that a line of an agent's own says is asked to end, or None."""
+    found = _CLOSING.search(text[:CHARACTERS_READ])
+    return int(found["pid"]) if found else None
 
 
 def parse(lines: Iterable[str]) -> RunLog:
@@ -93,33 +133,45 @@ def parse(lines: Iterable[str]) -> RunLog:
     agent: deque[str] = deque(maxlen=WORDS_KEPT)
     exceptions: dict[int, str] = {}
     failed: dict[int, RankFailure] = {}
+    closing: set[int] = set()
+    agent_signal: str | None = None
     port = timed_out = time = ""
     summary: tuple[int, int] | None = None
     for raw in lines:
         rank, text = split_rank(raw.rstrip("\r\n"))
+        text = text.rpartition("\r")[2][:CHARACTERS_READ]  # what a progress bar showed last
+        if rank is not None:
+            if rank in words or len(words) < RANKS_READ:
+                _remember(words, exceptions, rank, text)
+            continue
         port = port or (text.strip() if _PORT.search(text) else "")
         timed_out = timed_out or (text.strip() if _TIMEOUT.search(text) else "")
-        if rank is not None:
-            _remember(words, exceptions, rank, text)
-            continue
         if text.strip():
             agent.append(text.rstrip())
         if found := _FAILED.search(text):
             local = int(found["local"])
-            failed.setdefault(local, _failure(local, None, int(found["code"]), len(failed), ""))
+            if local in failed or len(failed) < RANKS_READ:
+                failed.setdefault(local, _failure(local, None, int(found["code"]), len(failed), ""))
+        elif (pid := closing_pid(text)) is not None:
+            closing |= {pid} if len(closing) < RANKS_READ else set()
+        elif found := _AGENT_SIGNAL.search(text):
+            agent_signal = agent_signal or signal_name(-int(found["number"]))
         elif found := _SUMMARY_TIME.match(text):
             time = found["time"]
         elif found := _SUMMARY_RANK.match(text):
             summary = (int(found["rank"]), int(found["local"]))
         elif (found := _SUMMARY_CODE.match(text)) and summary is not None:
             number, local = summary
-            order = failed[local].order if local in failed else len(failed)
-            failed[local] = _failure(local, number, int(found["code"]), order, time)
             summary = None
+            if local in failed or len(failed) < RANKS_READ:
+                order = failed[local].order if local in failed else len(failed)
+                closed = int(found["pid"]) in closing
+                failed[local] = _failure(local, number, int(found["code"]), order, time, closed=closed)
     return RunLog(
         failures=tuple(sorted(failed.values(), key=lambda f: f.order)),
         last_words={rank: tuple(lines) for rank, lines in words.items()},
         agent_words=tuple(agent),
+        agent_signal=agent_signal,
         port_in_use=port,
         timed_out=timed_out,
         exceptions=exceptions,
@@ -130,13 +182,13 @@ def _remember(words: dict[int, deque[str]], exceptions: dict[int, str], rank: in
     # torch marks the traceback of an uncaught exception with a rank of its own, inside the line
     inner = _RANK_LINE.match(text)
     text = (inner["text"] if inner else text).rstrip()
-    if not text.strip():
+    if not text.strip() or _FRAME.match(text):
         return
     words.setdefault(rank, deque(maxlen=WORDS_KEPT)).append(text)
     if _EXCEPTION.match(text.strip()):
         exceptions[rank] = text.strip()
 
 
-def _failure(local: int, rank: int | None, code: int, order: int, time: str) -> RankFailure:
+def _failure(local: int, rank: int | None, code: int, order: int, time: str, *, closed: bool = False) -> RankFailure:
     name = signal_name(code) if code < 0 else None
-    return RankFailure(local, rank, None if name else code, name, order, time)
+    return RankFailure(local, rank, None if name else code, name, order, time, closed)

@@ -6,9 +6,12 @@ Whatever happens after the first container exists, it ends with none of them lef
 from __future__ import annotations
 
 import contextlib
+import platform
+import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Self
 
 from orchestrate import image as images
 from orchestrate import plan as planning
@@ -19,7 +22,7 @@ from orchestrate.outcome import Outcome, Sighting, derive
 from orchestrate.runs import RunFolder
 from orchestrate.together import all_of, attempt
 from orchestrate.watch import Watch
-from trainer.contract import FINAL_WEIGHTS, METRICS_FILE
+from trainer.contract import FINAL_WEIGHTS, METRICS_FILE, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,6 +184,22 @@ class Prepared:
             view.phase("image", f"{self.plan.image} goes to {', '.join(e.where for e in lacking)}")
         images.bring(self.plan.image_id, self.plan.image, self._here, engines, view.moved)
 
+    def manifest(self) -> dict[str, Any]:
+        """Return what ran where, for whoever wants to run it again: versions, the image's labels, every host's engine."""
+        hosts = {name: {"engine": one.version()} for name, one in self._engines.items()}
+        image = next(iter(self._engines.values())).image_labels(self.plan.image_id) if self._engines else {}
+        return {
+            "schema": "muster.manifest/1",
+            "run": self.plan.run,
+            "started_s": round(time.time(), 3),
+            "muster": metadata.version("muster"),
+            "contract": VERSION,
+            "python": platform.python_version() if not self._engines else None,
+            "image": {"ref": self.plan.image, "id": self.plan.image_id, "labels": dict(image)},
+            "hosts": hosts,
+            "plan": planning.to_json(self.plan),
+        }
+
     @cached_property
     def _here(self) -> Engine | None:
         """This machine's engine, None when it has none that answers."""
@@ -230,6 +249,7 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
         folder.event("placed")
         view.phase("start", f"torchrun, {plan.world_size} ranks, master {plan.master_address}:{plan.master_port}")
         backend.start()
+        folder.write("manifest.json", prepared.manifest())
         folder.event("started")
         return None if detach else _attend(backend, plan, folder, view)
     except BaseException as error:

@@ -41,6 +41,7 @@ class Node:
     well_at: float  # when it was last seen and not over
     failed_at: float | None = None  # when its first failure was noticed
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    barrier: runlog.ExitBarrier = field(default_factory=runlog.ExitBarrier)
     drained: threading.Event = field(default_factory=threading.Event)
 
 
@@ -158,6 +159,8 @@ class Watch:
         node.lines.append(decoded)
         if rank is None and node.failed_at is None and runlog.tells_failure(text):
             node.failed_at = time.monotonic()
+        if rank is None and node.barrier.hides(text):
+            return
         with self._told:
             progress = parse_progress(text) if rank == 0 else None
             if progress is not None:

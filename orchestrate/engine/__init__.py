@@ -51,6 +51,11 @@ class Engine:
         self.where = where
         self._api = api
 
+    def version(self) -> str:
+        """Return the engine's version."""
+        with _told(self.where):
+            return str(self._api.version().get("Version", ""))
+
     def close(self) -> None:
         """Drop the connections to the engine; a run is not touched."""
         self._api.close()
@@ -196,11 +201,6 @@ class Engine:
             finished_at=str(state.get("FinishedAt", "")) if ended else "",
             image=str(raw.get("Image", "")),
         )
-
-    def inspect(self, container_id: str) -> Mapping[str, Any]:
-        """Return all that the engine says of a container."""
-        with _told(self.where):
-            return dict(self._api.inspect_container(container_id))
 
     def logs(self, container_id: str, *, follow: bool, since: float | None = None) -> Iterator[bytes]:
         """Yield a container's output in chunks: each line begins with the engine's RFC 3339 time and a space."""

@@ -6,12 +6,12 @@ Text from hosts is printed with control characters made visible; nothing here de
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from orchestrate.report.screen import one_line
@@ -77,27 +77,21 @@ class Lines:
     """For people: progress lines, and on a terminal one live line at the bottom."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=False, highlight=False, soft_wrap=True)
-        self._live = self._console.is_terminal
-        self._status = ""
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._live = (
+            Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
+        )
         self._said_at = 0.0
         self._moved: dict[str, str] = {}
+        if self._live is not None:
+            self._live.start()
 
     def _print(self, text: str, style: str = "") -> None:
-        if self._live:
-            sys.stdout.write("\r\x1b[2K")
         self._console.print(Text(text, style=style))
-        self._redraw()
-
-    def _redraw(self) -> None:
-        if self._live and self._status:
-            room = shutil.get_terminal_size().columns - 1
-            sys.stdout.write("\r\x1b[2K" + self._status[:room])
-            sys.stdout.flush()
 
     def _set(self, status: str) -> None:
-        self._status = status
-        self._redraw()
+        if self._live is not None:
+            self._live.update(Text(status, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def plan(self, plan: RunPlan) -> None:
         """Show the plan."""
@@ -112,14 +106,14 @@ class Lines:
         """Show how much of an image has reached a host."""
         now = time.monotonic()
         self._moved[where] = f"{where} {min(99, done * 100 // max(1, total))} %"
-        if now - self._said_at < (0.2 if self._live else SAY_EVERY_S):
+        if now - self._said_at < (SAY_EVERY_S if self._live is None else 0.2):
             return
         self._said_at = now
         text = f"image    about {total >> 20} MiB: {', '.join(self._moved.values())}"
-        if self._live:
-            self._set(text)
-        else:
+        if self._live is None:
             self._print(text)
+        else:
+            self._set(text)
 
     def line(self, node: NodePlan, rank: int | None, text: str) -> None:
         """Show one line of a node's output."""
@@ -128,9 +122,8 @@ class Lines:
 
     def progress(self, progress: Progress) -> None:
         """Show the newest step on the live line."""
-        if self._live:
-            done = progress.step / max(1, progress.steps)
-            self._set(f"{'█' * int(done * 20):<20} {progress.line()}")
+        done = int(20 * progress.step / max(1, progress.steps))
+        self._set(f"{'━' * done}{'·' * (20 - done)} {progress.line()}")
 
     def warn(self, text: str) -> None:
         """Show what went less than well."""
@@ -164,9 +157,8 @@ class Lines:
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        if self._live and self._status:
-            sys.stdout.write("\r\x1b[2K")
-            sys.stdout.flush()
+        if self._live is not None:
+            self._live.stop()
 
 
 class Events:
