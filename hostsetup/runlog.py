@@ -130,52 +130,77 @@ def closing_pid(text: str) -> int | None:
 def parse(lines: Iterable[str]) -> RunLog:
     """Return what the lines of one node's log show. Understands any text; what it does not know says nothing."""
     words: dict[int, deque[str]] = {}
-    agent: deque[str] = deque(maxlen=WORDS_KEPT)
     exceptions: dict[int, str] = {}
-    failed: dict[int, RankFailure] = {}
-    closing: set[int] = set()
-    agent_signal: str | None = None
-    port = timed_out = time = ""
-    summary: tuple[int, int] | None = None
+    agent = _Agent()
     for raw in lines:
         rank, text = split_rank(raw.rstrip("\r\n"))
         text = text.rpartition("\r")[2][:CHARACTERS_READ]  # what a progress bar showed last
-        if rank is not None:
-            if rank in words or len(words) < RANKS_READ:
-                _remember(words, exceptions, rank, text)
-            continue
-        port = port or (text.strip() if _PORT.search(text) else "")
-        timed_out = timed_out or (text.strip() if _TIMEOUT.search(text) else "")
-        if text.strip():
-            agent.append(text.rstrip())
-        if found := _FAILED.search(text):
-            local = int(found["local"])
-            if local in failed or len(failed) < RANKS_READ:
-                failed.setdefault(local, _failure(local, None, int(found["code"]), len(failed), ""))
-        elif (pid := closing_pid(text)) is not None:
-            closing |= {pid} if len(closing) < RANKS_READ else set()
-        elif found := _AGENT_SIGNAL.search(text):
-            agent_signal = agent_signal or signal_name(-int(found["number"]))
-        elif found := _SUMMARY_TIME.match(text):
-            time = found["time"]
-        elif found := _SUMMARY_RANK.match(text):
-            summary = (int(found["rank"]), int(found["local"]))
-        elif (found := _SUMMARY_CODE.match(text)) and summary is not None:
-            number, local = summary
-            summary = None
-            if local in failed or len(failed) < RANKS_READ:
-                order = failed[local].order if local in failed else len(failed)
-                closed = int(found["pid"]) in closing
-                failed[local] = _failure(local, number, int(found["code"]), order, time, closed=closed)
+        if rank is None:
+            agent.read(text)
+        elif rank in words or len(words) < RANKS_READ:
+            _remember(words, exceptions, rank, text)
     return RunLog(
-        failures=tuple(sorted(failed.values(), key=lambda f: f.order)),
+        failures=tuple(sorted(agent.failed.values(), key=lambda f: f.order)),
         last_words={rank: tuple(lines) for rank, lines in words.items()},
-        agent_words=tuple(agent),
-        agent_signal=agent_signal,
-        port_in_use=port,
-        timed_out=timed_out,
+        agent_words=tuple(agent.words),
+        agent_signal=agent.signal,
+        port_in_use=agent.port_in_use,
+        timed_out=agent.timed_out,
         exceptions=exceptions,
     )
+
+
+class _Agent:
+    """What the agent's own lines have told so far."""
+
+    def __init__(self) -> None:
+        self.words: deque[str] = deque(maxlen=WORDS_KEPT)
+        self.failed: dict[int, RankFailure] = {}
+        self.closing: set[int] = set()
+        self.signal: str | None = None
+        self.port_in_use = ""
+        self.timed_out = ""
+        self._time = ""
+        self._summary: tuple[int, int] | None = None
+
+    def read(self, text: str) -> None:
+        """Take in one line."""
+        if text.strip():
+            self.words.append(text.rstrip())
+        if _PORT.search(text):
+            self.port_in_use = self.port_in_use or text.strip()
+        if _TIMEOUT.search(text):
+            self.timed_out = self.timed_out or text.strip()
+        if found := _FAILED.search(text):
+            if int(found["local"]) not in self.failed:
+                self._fail(int(found["local"]), None, found, "")
+        elif (pid := closing_pid(text)) is not None and len(self.closing) < RANKS_READ:
+            self.closing.add(pid)
+        elif found := _AGENT_SIGNAL.search(text):
+            self.signal = self.signal or signal_name(-int(found["number"]))
+        else:
+            self._read_summary(text)
+
+    def _read_summary(self, text: str) -> None:
+        if found := _SUMMARY_TIME.match(text):
+            self._time = found["time"]
+        elif found := _SUMMARY_RANK.match(text):
+            self._summary = (int(found["rank"]), int(found["local"]))
+        elif (found := _SUMMARY_CODE.match(text)) and self._summary is not None:
+            rank, local = self._summary
+            self._summary = None
+            self._fail(local, rank, found, self._time)
+
+    def _fail(self, local: int, rank: int | None, found: re.Match[str], time: str) -> None:
+        known = self.failed.get(local)
+        if known is None and len(self.failed) >= RANKS_READ:
+            return
+        order = known.order if known else len(self.failed)
+        code = int(found["code"])
+        name = signal_name(code) if code < 0 else None
+        self.failed[local] = RankFailure(
+            local, rank, None if name else code, name, order, time, int(found["pid"]) in self.closing
+        )
 
 
 def _remember(words: dict[int, deque[str]], exceptions: dict[int, str], rank: int, text: str) -> None:
@@ -187,8 +212,3 @@ def _remember(words: dict[int, deque[str]], exceptions: dict[int, str], rank: in
     words.setdefault(rank, deque(maxlen=WORDS_KEPT)).append(text)
     if _EXCEPTION.match(text.strip()):
         exceptions[rank] = text.strip()
-
-
-def _failure(local: int, rank: int | None, code: int, order: int, time: str, *, closed: bool = False) -> RankFailure:
-    name = signal_name(code) if code < 0 else None
-    return RankFailure(local, rank, None if name else code, name, order, time, closed)
