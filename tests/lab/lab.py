@@ -151,13 +151,21 @@ def down(*, prefix: str = PREFIX, folder: Path | None = FOLDER) -> None:
 
 
 def sweep() -> None:
-    """Remove the labs of test sessions that were killed before they could."""
-    listed = docker("ps", "--all", "--filter", f"label={LABEL}", "--format", f'{{{{.Label "{LABEL}"}}}}').split()
-    listed += docker("network", "ls", "--filter", f"label={LABEL}", "--format", f'{{{{.Label "{LABEL}"}}}}').split()
-    for prefix in set(listed):
-        head, _, pid = prefix.rpartition("-")
-        if head == TESTS and pid.isdigit() and not Path("/proc", pid).exists():
-            down(prefix=prefix, folder=None)
+    """Remove what test sessions left that were killed before they could: labs and images."""
+    value = f'{{{{.Label "{LABEL}"}}}}'
+    listed = [
+        docker(*kind, "--filter", f"label={LABEL}", "--format", value) for kind in (("ps", "--all"), ("network", "ls"))
+    ]
+    for prefix in {word for text in listed for word in text.split() if _is_of_a_dead_session(word, TESTS)}:
+        down(prefix=prefix, folder=None)
+    for image in docker("images", "--format", "{{.Repository}}:{{.Tag}}", "muster").split():
+        if _is_of_a_dead_session(image, "muster:test"):
+            docker("rmi", image, check=False)
+
+
+def _is_of_a_dead_session(name: str, stem: str) -> bool:
+    head, _, pid = name.rpartition("-")
+    return head == stem and pid.isdigit() and not Path("/proc", pid).exists()
 
 
 def base_image(suite: str = "bookworm", image: str = "muster-lab-base", *packages: str) -> None:

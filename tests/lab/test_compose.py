@@ -15,7 +15,11 @@ pytestmark = pytest.mark.lab
 @pytest.fixture
 def compose(trainer_image):
     run = f"test-{os.getpid()}"
-    environment = os.environ | {"MUSTER_IMAGE": trainer_image, "MUSTER_RUN": run, "MUSTER_SUBNET": "10.199.77"}
+    environment = os.environ | {
+        "MUSTER_IMAGE": trainer_image,
+        "MUSTER_RUN": run,
+        "MUSTER_SUBNET": f"10.199.{os.getpid() % 256}",
+    }
 
     def call(*argv, **more):
         return subprocess.run(

@@ -149,3 +149,15 @@ def test_down_leaves_nothing_and_touches_nothing_else(lab, tmp_path):
     assert not folder.exists()
     assert volumes(before) <= volumes(after)
     assert lab.ssh(lab.hosts[0], "true").returncode == 0
+
+
+def test_what_a_killed_session_left_is_swept_away_and_nothing_of_a_living_one(lab):
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    prefix = f"{labs.TESTS}-{ended.pid}"
+    labs.network(prefix)
+    labs.docker("tag", labs.HOST_IMAGE, f"muster:test-{ended.pid}")
+    labs.sweep()
+    assert prefix not in labs.docker("network", "ls", "--format", "{{.Name}}").split()
+    assert f"muster:test-{ended.pid}" not in labs.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    assert lab.ssh(lab.hosts[0], "true").returncode == 0
