@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "muster.outcome/1"
 
-# Signals that an agent sends to the ranks it gives up; a rank that died of one is a victim unless nobody else failed.
-_PASSED_ON = frozenset({"SIGTERM"})
-
 _BY_SIGNAL = {
     "SIGKILL": "run.rank.killed",
     "SIGTERM": "run.rank.terminated",
@@ -141,8 +138,8 @@ def _first(plan: RunPlan, sightings: Sequence[Sighting], logs: Mapping[int, RunL
     away = [s for s in sightings if s.state == "unreachable"]
     if away and (not ranked or ranked[0][0] >= 2):
         return _lost(away)
-    # A whole container that went away, or that the kernel ended, explains every rank that lost its peer.
-    whole = next((s for s in ended if _container_killed(s, logs.get(s.node, RunLog()))), None)
+    # A node that went away or was ended as a whole explains every rank that lost its peer.
+    whole = next((s for s in ended if _killed_whole(s, logs.get(s.node, RunLog()))), None)
     if whole is not None and (not ranked or ranked[0][0] >= 2):
         return _whole_node(whole, logs.get(whole.node, RunLog()))
     if ranked:
@@ -154,9 +151,11 @@ def _first(plan: RunPlan, sightings: Sequence[Sighting], logs: Mapping[int, RunL
 def _weight(failure: RankFailure, log: RunLog, node: NodePlan) -> int:
     """Return how good a first cause a failure is: 0 is best."""
     rank = _global(failure, node)
-    if failure.signal is not None:
-        return 3 if failure.signal in _PASSED_ON else 0
-    return 2 if log.peer_closed(rank) else 1
+    if failure.closed:
+        return 3  # its agent was ending it: a victim, whatever it died of
+    if log.peer_closed(rank):
+        return 0 if failure.signal == "SIGKILL" else 2  # NCCL's watchdog aborts a rank that lost its peer
+    return 0 if failure.signal is not None else 1
 
 
 def _global(failure: RankFailure, node: NodePlan) -> int:
@@ -167,10 +166,14 @@ def _sighting(sightings: Sequence[Sighting], node: int) -> Sighting:
     return next(s for s in sightings if s.node == node)
 
 
-def _container_killed(sighting: Sighting, log: RunLog) -> bool:
+def _killed_whole(sighting: Sighting, log: RunLog) -> bool:
     if sighting.state == "gone" or sighting.oom_killed:
         return True
-    return sighting.exit_code is not None and signal_name(sighting.exit_code) == "SIGKILL" and not log.failures
+    if any(not failure.closed for failure in log.failures):
+        return False
+    return log.agent_signal is not None or (
+        sighting.exit_code is not None and signal_name(sighting.exit_code) == "SIGKILL"
+    )
 
 
 def _rank(node: NodePlan, failure: RankFailure, log: RunLog, *, oom: bool) -> FirstFailure:
@@ -188,7 +191,7 @@ def _finding_id(failure: RankFailure, rank: int, log: RunLog) -> str:
         return _BY_SIGNAL.get(failure.signal, "run.rank.exception")
     if log.out_of_memory(rank):
         return "run.rank.oom"
-    if log.port_in_use:
+    if log.port_taken(rank):
         return "net.ports"
     if log.peer_closed(rank):
         return "run.peer_closed"
@@ -198,7 +201,7 @@ def _finding_id(failure: RankFailure, rank: int, log: RunLog) -> str:
 def _whole_node(sighting: Sighting, log: RunLog) -> FirstFailure:
     """Return the failure of an agent or container as a whole, with no rank to blame."""
     code = sighting.exit_code
-    name = signal_name(code) if code is not None else None
+    name = log.agent_signal or (signal_name(code) if code is not None else None)
     if sighting.state == "gone":
         finding = "run.rank.killed"
     elif log.port_in_use:
