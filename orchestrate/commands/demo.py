@@ -51,6 +51,7 @@ def _forget(name: str) -> None:
     here = engine.local()
     for volume in here.volumes(name):
         here.remove_volume(volume)
+        said(f"  removed  volume {volume}: the demonstration needs it no more")
     here.close()
 
 
