@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trainer.contract import ENV_OUT, EXIT_NO_PROGRESS, EXIT_USAGE
 from trainer.errors import Diverged, LonelyUsageError, UsageError
@@ -106,5 +107,25 @@ def _end(text: str, code: int) -> int:
     return code
 
 
+def leave() -> NoReturn:
+    """Run the command line and end the process at once.
+
+    DDP keeps gloo's threads alive, and the interpreter's slow farewell can race with them: a finished rank that
+    aborts there would be reported as failed.
+    """
+    try:
+        code = main()
+    except SystemExit as wish:  # --help
+        code = wish.code if isinstance(wish.code, int) else 0
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:  # noqa: BLE001 - torchrun has its copy; this one is for the log
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave()

@@ -26,7 +26,7 @@ Tensors = Mapping[str, torch.Tensor]
 MANIFEST, STATE = "manifest.json", "state.json"
 LATEST, BEST = "latest", "best"
 _COMPLETE = re.compile(r"step-(\d+)")
-_UNFINISHED = re.compile(r"step-\d+\.(tmp|old)-[0-9a-f]+")
+_UNFINISHED = re.compile(r"(step-\d+|latest|best)\.(tmp|old)-[0-9a-f]+")
 
 
 class Damaged(Exception):  # noqa: N818 - says what the folder is
@@ -131,7 +131,7 @@ def sweep(root: Path) -> None:
     """Remove what an interrupted save left behind. One writer only."""
     for path in root.iterdir() if root.is_dir() else ():
         if _UNFINISHED.fullmatch(path.name):
-            shutil.rmtree(path)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _prune(root: Path, kept: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ whose run differs in seed, global batch, model or data.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,29 +68,19 @@ def find_saved(
 
 
 def _look(config: Config, mine: dict[str, Any], out: Path) -> checkpoint.Saved | None:
-    root = out / CHECKPOINT_DIR
-    if config.resume == "never":
-        _set_aside(out)
-        return None
-    checkpoint.sweep(root)
-    folder = checkpoint.newest(root, say) if config.resume == "auto" else _given(Path(config.resume))
+    folder = _choose(config.resume, out)
     if folder is None:
         return None
     saved = checkpoint.load(folder)
     theirs = saved.state["identity"]
-    if differing := [
-        f"{k}: there {theirs.get(k)!r}, here {mine.get(k)!r}"
-        for k in sorted({*theirs, *mine})
-        if theirs.get(k) != mine.get(k)
-    ]:
-        raise UsageError(
-            f"{folder} belongs to another run ({'; '.join(differing)}): give the same options, another --out, or --resume never"
-        )
+    keys = sorted({*theirs, *mine})
+    differing = [f"{k}: there {theirs.get(k)!r}, here {mine.get(k)!r}" for k in keys if theirs.get(k) != mine.get(k)]
+    if differing:
+        way = "give the same options, another --out, or --resume never"
+        raise UsageError(f"{folder} belongs to another run ({'; '.join(differing)}): {way}")
     done, asked, planned = saved.state["samples"], config.total_samples, saved.state["total_samples"]
     if done > asked:
-        raise UsageError(
-            f"{folder} holds {done} samples of training, {asked} are asked for: give more, or another --out"
-        )
+        raise UsageError(f"{folder} holds {done} samples of training, only {asked} are asked for: ask for more")
     if done < asked and done % config.global_batch:
         raise UsageError(f"{folder} ended on a short last batch and cannot go on: give another --out")
     say(f"resuming from {folder}: step {saved.state['step']}, {done} samples")
@@ -98,9 +89,28 @@ def _look(config: Config, mine: dict[str, Any], out: Path) -> checkpoint.Saved |
     return saved
 
 
+def _choose(resume: str, out: Path) -> Path | None:
+    """Return the folder to load; a run that its launcher starts again goes on from its own checkpoints first."""
+    root = out / CHECKPOINT_DIR
+    checkpoint.sweep(root)
+    if resume == "never":
+        _set_aside(out, 0)
+        return None
+    if resume == "auto":
+        return checkpoint.newest(root, say)
+    given = _given(Path(resume))
+    if given.parent.resolve() == root.resolve():
+        _set_aside(out, int(given.name.removeprefix("step-")))
+        return given
+    own = checkpoint.newest(root, say)
+    if own:
+        say(f"--resume {resume} only begins a run; this one goes on from {own}")
+    return own or given
+
+
 def _given(path: Path) -> Path:
     """Return the checkpoint that `--resume DIR` means: a step's folder, or the newest below it."""
-    if (path / checkpoint.MANIFEST).is_file():
+    if (path / checkpoint.STATE).is_file():
         try:
             checkpoint.verify(path)
         except checkpoint.Damaged as reason:
@@ -112,12 +122,19 @@ def _given(path: Path) -> Path:
     raise UsageError(f"--resume {path}: no complete checkpoint there")
 
 
-def _set_aside(out: Path) -> None:
-    """Rename what an earlier run left in `out`: a run that starts anew must neither lose nor mix it."""
-    number = 1
-    while any((out / f"{name}.before-{number}").exists() for name in (CHECKPOINT_DIR, METRICS_FILE)):
-        number += 1
-    for name in (CHECKPOINT_DIR, METRICS_FILE):
-        if (out / name).exists():
-            (out / name).rename(out / f"{name}.before-{number}")
-            say(f"--resume never: {out / name} is now {name}.before-{number}")
+def _set_aside(out: Path, step: int) -> None:
+    """Move checkpoints beyond `step` to a folder of their own: a new timeline must neither lose nor mix the old one."""
+    root = out / CHECKPOINT_DIR
+    beyond = [f"step-{number}" for number in checkpoint.steps(root) if number > step]
+    if not beyond:
+        return
+    number = 1 + sum(1 for _ in out.glob("before-*"))
+    aside = out / f"before-{number}"
+    aside.mkdir()
+    for name in beyond:
+        (root / name).rename(aside / name)
+    for pointer in (checkpoint.LATEST, checkpoint.BEST):
+        (root / pointer).unlink(missing_ok=True)
+    if (out / METRICS_FILE).exists():
+        shutil.copy(out / METRICS_FILE, aside)
+    say(f"checkpoints beyond step {step} and the curve so far are now in {aside}")
