@@ -5,6 +5,7 @@ Works from labels alone, so any machine that reaches the hosts can do it. Refuse
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hostsetup import runlog
@@ -40,11 +41,13 @@ def conclude(run: str, found: Sequence[Found], *, grace_s: int, warn: Callable[[
     folder.path.mkdir(parents=True, exist_ok=True)
     logs = {}
     for _, engine, container in held:
-        number = int(container.labels.get(LABEL_NODE, "0"))
-        logs[number] = _collect(engine, container, NodeLog(folder, number, afresh=True), warn)
+        number = _number(container.labels.get(LABEL_NODE, ""))
+        logs[number] = _collect(
+            engine, container, NodeLog(folder, number, _node("", container).ranks, afresh=True), warn
+        )
         _take(engine, container, folder, warn)
-    over = all(s.over for s in before)
-    outcome = derive(plan, before, logs, stopped=not over)
+    failed = any(s.exit_code for s in before)
+    outcome = derive(plan, before, logs, stopped=not failed and not all(s.over for s in before))
     folder.write("outcome.json", outcome.as_json())
     for host, cleared in zip(found, attempt(found, lambda f: _clear(f, run), deadline_s=STOP_S), strict=True):
         if isinstance(cleared, Exception):
@@ -82,13 +85,17 @@ def _take(engine: Engine, container: Container, folder: RunFolder, warn: Callabl
 
 def _sighting(host: str, container: Container) -> Sighting:
     state = "exited" if container.exit_code is not None else "running"
-    number = int(container.labels.get(LABEL_NODE, "0"))
+    number = _number(container.labels.get(LABEL_NODE, ""))
     return Sighting(number, host, state, container.exit_code, container.oom_killed)
 
 
 def _node(host: str, container: Container) -> NodePlan:
     first, _, last = container.labels.get("muster.ranks", "0-0").partition("-")
-    start = int(first) if first.isdigit() else 0
-    end = int(last) if last.isdigit() else start
-    number = int(container.labels.get(LABEL_NODE, "0"))
-    return NodePlan(number, host, end - start + 1, start, "", "")
+    start = _number(first)
+    end = max(start, _number(last))
+    return NodePlan(_number(container.labels.get(LABEL_NODE, "")), host, end - start + 1, start, "", "")
+
+
+def _number(label: str) -> int:
+    """Return a label's number; anybody can write labels, so what is none counts as 0."""
+    return int(label) if re.fullmatch(r"[0-9]{1,6}", label) else 0

@@ -25,7 +25,7 @@ from orchestrate.watch import Watch
 from trainer.contract import FINAL_WEIGHTS, METRICS_FILE, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from orchestrate.backends import Backend
     from orchestrate.engine import Engine
@@ -92,7 +92,7 @@ class Prepared:
             port=port,
             nproc=asked.nproc,
             program=asked.program,
-            image=asked.image,
+            image=asked.image or ("muster:cuda" if any(f.gpus for f in facts.values()) else "muster:cpu"),
             preset=asked.preset,
             environment=asked.environment,
             mounts=asked.mounts,
@@ -238,8 +238,7 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
     """
     plan = prepared.plan
     folder = RunFolder(plan.run)
-    folder.create()
-    folder.write("plan.json", planning.to_json(plan))
+    folder.create(plan)
     folder.event("planned", hosts=[n.host for n in plan.nodes], world_size=plan.world_size)
     backend = prepared.backend(folder)
     try:
@@ -249,7 +248,8 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
         folder.event("placed")
         view.phase("start", f"torchrun, {plan.world_size} ranks, master {plan.master_address}:{plan.master_port}")
         backend.start()
-        folder.write("manifest.json", prepared.manifest())
+        with contextlib.suppress(OSError):  # a disk that is full costs the record, never the run
+            folder.write("manifest.json", prepared.manifest())
         folder.event("started")
         return None if detach else _attend(backend, plan, folder, view)
     except BaseException as error:
@@ -259,7 +259,7 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
         stopped = isinstance(error, KeyboardInterrupt)
         code = Exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else error.exit_code
         outcome = Outcome(plan.run, "stopped" if stopped else "refused", int(code))
-        _record(folder, plan, outcome)
+        _record(folder, plan, outcome, view)
         if not stopped:
             raise
         view.outcome(outcome, folder.path, backend.out_place())
@@ -279,23 +279,29 @@ def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> O
     except KeyboardInterrupt:
         stopped = True
         view.phase("stop", "interrupted: every node is stopped")
+    if not stopped:
+        watch.force()
     before = watch.sightings()
     if any(not s.over for s in before):
         backend.stop(STOP_GRACE_S)
     logs = watch.drain()
-    outcome = derive(plan, _settled(backend, plan, before), logs, stopped=stopped, detected_after_s=noticed)
+    outcome = derive(
+        plan, _settled(backend, plan, before, watch.failed), logs, stopped=stopped, detected_after_s=noticed
+    )
+    if watch.lines_lost:
+        view.warn(f"{watch.lines_lost} lines of output could not be kept in {folder.path / 'logs'}")
     _take(backend, folder, view)
     _clear(backend, view)
-    _record(folder, plan, outcome)
+    _record(folder, plan, outcome, view)
     view.outcome(outcome, folder.path, backend.out_place())
     return outcome
 
 
-def _settled(backend: Backend, plan: RunPlan, before: Sequence[Sighting]) -> list[Sighting]:
-    """Return the sightings for the verdict: a node that we stopped ourselves counts as it stood before that."""
+def _settled(backend: Backend, plan: RunPlan, before: Sequence[Sighting], failed: Collection[int]) -> list[Sighting]:
+    """Return the sightings for the verdict: a node that was well until we stopped it counts as it stood before that."""
     after = attempt(plan.nodes, backend.look, deadline_s=LOOK_S)
     return [
-        new if isinstance(new, Sighting) and not old.over and old.state != "unreachable" else old
+        new if isinstance(new, Sighting) and new.over and not old.over and old.node in failed else old
         for old, new in zip(before, after, strict=True)
     ]
 
@@ -310,14 +316,17 @@ def _take(backend: Backend, folder: RunFolder, view: View) -> None:
             return
 
 
-def _record(folder: RunFolder, plan: RunPlan, outcome: Outcome) -> None:
+def _record(folder: RunFolder, plan: RunPlan, outcome: Outcome, view: View) -> None:
     """Write down how a run ended, for programs and for people."""
     from orchestrate.report.run_page import page
 
-    folder.write("outcome.json", outcome.as_json())
-    curve = folder.path / METRICS_FILE
-    metrics = curve.read_bytes() if curve.is_file() else b""
-    replace_file(folder.path / "report.html", page(plan, outcome, metrics).encode())
+    try:
+        folder.write("outcome.json", outcome.as_json())
+        curve = folder.path / METRICS_FILE
+        metrics = curve.read_bytes() if curve.is_file() else b""
+        replace_file(folder.path / "report.html", page(plan, outcome, metrics).encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        view.warn(f"the record is not complete: {error}")
     folder.event("over", state=outcome.state)
 
 

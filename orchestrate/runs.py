@@ -5,6 +5,7 @@ Files are written whole or not at all. The hosts, not this folder, say what is r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
@@ -31,12 +32,12 @@ def new_name() -> str:
     return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
 
 
-def checked_name(name: str) -> str:
+def checked_name(name: str, where: str = "--name") -> str:
     """Return the name when it can be part of a container's, a volume's and a folder's name."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a run",
-            where="--name",
+            where=where,
             next_step="use lower-case letters, digits, `.`, `_` and `-`, 63 at most, beginning with a letter or digit",
         )
     return name
@@ -54,10 +55,11 @@ class RunFolder:
         """Whether this machine has a record of the run."""
         return (self.path / "plan.json").is_file()
 
-    def create(self) -> None:
-        """Make the folder; raise UsageError when a run of that name was recorded here."""
+    def create(self, plan: RunPlan) -> None:
+        """Make the folder, with the plan in it; raise UsageError when a run of that name was recorded here."""
         try:
             self.path.mkdir(parents=True)
+            self.write("plan.json", planning.to_json(plan))
         except FileExistsError:
             raise UsageError(
                 f"a run named {self.run} is already recorded",
@@ -73,14 +75,13 @@ class RunFolder:
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file, whole or not at all."""
-        replace_file(self.path / name, json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
+        replace_file(self.path / name, json.dumps(value, indent=2).encode() + b"\n")
 
-    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one event to events.jsonl and return it."""
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append one event to events.jsonl; a disk that is full loses it, never the run."""
         row = {"event": kind, "run": self.run, "time_s": round(time.time(), 3), **fields}
-        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        return row
+        with contextlib.suppress(OSError), (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
     def plan(self) -> RunPlan:
         """Return the plan that was recorded; raise UsageError when there is none or it is damaged."""
@@ -94,29 +95,35 @@ class RunFolder:
 class NodeLog:
     """Keeps what one node prints: every line in the file of its rank, the agent's own in agent.log.
 
-    A disk that is full loses lines of the copy here (`lost` counts them), never the run.
+    A line that bears the mark of a rank of another node (`ranks`) is kept as the agent's: a program that prints marks
+    at random opens no files. A disk that is full loses lines of the copy here (`lost` counts them), never the run.
     """
 
-    def __init__(self, folder: RunFolder, node: int, *, afresh: bool = False) -> None:
+    def __init__(self, folder: RunFolder, node: int, ranks: range, *, afresh: bool = False) -> None:
         self._path = folder.path / "logs" / f"node{node}"
-        self._path.mkdir(parents=True, exist_ok=True)
+        self._ranks = ranks
         self._mode = "wb" if afresh else "ab"
         self._files: dict[int | None, IO[bytes]] = {}
         self.lost = 0
 
     def write(self, line: bytes) -> tuple[int | None, str]:
         """Keep one line and return (rank, text)."""
-        rank, text = split_rank(line.decode("utf-8", "replace").rstrip("\r\n"))
-        body = line if rank is None else line.partition(b"]:")[2]
+        whole = line.decode("utf-8", "replace").rstrip("\r\n")
+        rank, text = split_rank(whole)
+        if rank is not None and rank not in self._ranks:
+            rank, text = None, whole
+        body = (line if rank is None else line.partition(b"]:")[2]).removesuffix(b"\n") + b"\n"
         try:
-            self._file(rank).write(body.rstrip(b"\n") + b"\n")
+            kept = self._file(rank).write(body) == len(body)
         except OSError:
-            self.lost += 1
+            kept = False
+        self.lost += not kept
         return rank, text
 
     def _file(self, rank: int | None) -> IO[bytes]:
         if rank not in self._files:
             name = "agent.log" if rank is None else f"rank{rank}.log"
+            self._path.mkdir(parents=True, exist_ok=True)
             self._files[rank] = (self._path / name).open(self._mode, buffering=0)
         return self._files[rank]
 

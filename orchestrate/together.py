@@ -17,10 +17,13 @@ T = TypeVar("T")
 WAIT_S = 0.2  # a Ctrl-C that comes just before a longer wait would go unnoticed until its end
 
 
-def attempt(things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | None = None) -> list[T | Exception]:
+def attempt(
+    things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | None = None, settle_s: float = 0.0
+) -> list[T | Exception]:
     """Run `work` on every thing at once; return results or exceptions in order.
 
     A thing that has not answered after `deadline_s` seconds counts as CannotTell; its thread is left behind, not waited for.
+    An interrupt is passed on once all work that has begun has ended, or after `settle_s` seconds.
     """
     late = CannotTell(f"no answer within {deadline_s:g} s" if deadline_s else "no answer")
     answers: list[T | Exception] = [late] * len(things)
@@ -35,15 +38,25 @@ def attempt(things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | 
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + deadline_s if deadline_s else float("inf")
-    for thread in threads:
-        while thread.is_alive() and time.monotonic() < deadline:
-            thread.join(WAIT_S)
+    try:
+        _join(threads, deadline)
+    except KeyboardInterrupt:
+        _join(threads, time.monotonic() + settle_s)
+        raise
     return list(answers)
 
 
-def all_of(things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | None = None) -> list[T]:
+def _join(threads: Sequence[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        while thread.is_alive() and time.monotonic() < deadline:
+            thread.join(WAIT_S)
+
+
+def all_of(
+    things: Sequence[S], work: Callable[[S], T], *, deadline_s: float | None = None, settle_s: float = 0.0
+) -> list[T]:
     """Run `work` on every thing at once; when all have ended, return the results or raise the first error."""
-    answers = attempt(things, work, deadline_s=deadline_s)
+    answers = attempt(things, work, deadline_s=deadline_s, settle_s=settle_s)
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

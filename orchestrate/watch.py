@@ -29,6 +29,8 @@ LOOK_S = 0.5
 BLIND_S = 15.0  # a node whose state is older than this is unreachable
 GRACE_S = 4.0  # after the first failure the others may end by themselves and say why
 LINES_KEPT = 5000  # of each node, for the verdict
+CHARACTERS_KEPT = 4096  # of each line of these
+FORCE_S = 3.0  # for an agent to tell what failed once the ranks that ignored it are gone
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Node:
     seen_at: float
     well_at: float  # when it was last seen and not over
     failed_at: float | None = None  # when its first failure was noticed
+    closing: set[int] = field(default_factory=set)  # processes that the agent has asked to end
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
     barrier: runlog.ExitBarrier = field(default_factory=runlog.ExitBarrier)
     drained: threading.Event = field(default_factory=threading.Event)
@@ -64,6 +67,7 @@ class Watch:
         self._on_progress = on_progress
         self._told = threading.Lock()
         self._over = threading.Event()
+        self.lines_lost = 0  # that could not be kept here
         now = time.monotonic()
         self.nodes = [Node(n, Sighting(n.node, n.host, "created"), now, now) for n in plan.nodes]
 
@@ -109,6 +113,20 @@ class Watch:
         noticed = [n.failed_at - n.well_at for n in self.nodes if n.failed_at is not None]
         return round(max(0.0, min(noticed)), 3) if noticed else None
 
+    @property
+    def failed(self) -> frozenset[int]:
+        """The nodes whose failure was noticed."""
+        return frozenset(n.plan.node for n in self.nodes if n.failed_at is not None)
+
+    def force(self) -> None:
+        """End ranks that ignore their agent: it would wait 30 s for them before it tells which one failed."""
+        waiting = [n for n in self.nodes if n.failed_at is not None and n.closing and not n.sighting.over]
+        for node in waiting:
+            self._backend.force(node.plan, sorted(node.closing))
+        deadline = time.monotonic() + FORCE_S
+        while time.monotonic() < deadline and not all(n.sighting.over for n in waiting):
+            time.sleep(0.1)
+
     def drain(self, limit_s: float = 5.0) -> dict[int, runlog.RunLog]:
         """Wait for the rest of every node's output and return what the logs show."""
         deadline = time.monotonic() + limit_s
@@ -135,7 +153,7 @@ class Watch:
             self._over.wait(LOOK_S)
 
     def _follow(self, node: Node) -> None:
-        log = NodeLog(self._folder, node.plan.node)
+        log = NodeLog(self._folder, node.plan.node, node.plan.ranks)
         after = ""
         try:
             while not self._over.is_set():
@@ -151,14 +169,17 @@ class Watch:
                 self._over.wait(LOOK_S)
         finally:
             log.close()
+            self.lines_lost += log.lost
             node.drained.set()
 
     def _line(self, node: Node, log: NodeLog, line: bytes) -> None:
         rank, text = log.write(line)
         decoded = line.decode("utf-8", "replace")
-        node.lines.append(decoded)
-        if rank is None and node.failed_at is None and runlog.tells_failure(text):
-            node.failed_at = time.monotonic()
+        node.lines.append(decoded[:CHARACTERS_KEPT])
+        if rank is None and runlog.tells_failure(text):
+            node.failed_at = node.failed_at or time.monotonic()
+            pid = runlog.closing_pid(text)
+            node.closing |= set() if pid is None else {pid}
         if rank is None and node.barrier.hides(text):
             return
         with self._told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from orchestrate.outcome import Sighting
@@ -35,6 +35,9 @@ class Backend(Protocol):
 
     def out_place(self) -> str:
         """Return, for people, where the run's out folder is."""
+
+    def force(self, node: NodePlan, pids: Sequence[int]) -> None:
+        """End ranks of a node, by the process ids that its agent gave, without asking them again."""
 
     def stop(self, grace_s: int) -> None:
         """End every node: politely, then by force after `grace_s` seconds."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from orchestrate import plan as planning
 from orchestrate.clear import clear
-from orchestrate.errors import CannotTell, OperatorError
+from orchestrate.cut import cut
+from orchestrate.errors import CannotTell, OperatorError, UsageError
 from orchestrate.outcome import Sighting
 from orchestrate.together import all_of, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from orchestrate.engine import Engine
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
 CREATE_S = 60.0
 REMOVE_S = 30.0
+SETTLE_S = 10.0  # an interrupt waits for what is being created, so that it is found and removed
 
 _STATES = {"created": "created", "running": "running", "paused": "running", "restarting": "running"}
-_TIME = re.compile(rb"^(\d{4}-\d\d-\d\dT[\d:.]+Z?\S*) ")
+_TIME = re.compile(rb"(\d{4}-\d\d-\d\dT[\d:.]+Z?\S{0,6}) ")
+_PART_BYTES = 16384
 
 
 class Containers:
@@ -61,17 +64,28 @@ class Containers:
 
     def place(self) -> None:
         """Create networks, volumes and containers on every host, or leave nothing anywhere."""
+        all_of(self._hosts(), self._refuse_another, deadline_s=CREATE_S)
         try:
-            all_of(self._hosts(), self._ground, deadline_s=CREATE_S)
+            all_of(self._hosts(), self._ground, deadline_s=CREATE_S, settle_s=SETTLE_S)
             ids = all_of(
                 self.plan.nodes,
                 lambda n: self.engine(n.host).create(planning.container_spec(self.plan, n)),
                 deadline_s=CREATE_S,
+                settle_s=SETTLE_S,
             )
         except BaseException:
             self.remove()
             raise
         self._ids = {node.node: container for node, container in zip(self.plan.nodes, ids, strict=True)}
+
+    def _refuse_another(self, host: str) -> None:
+        """Refuse a name that is in use on a host: clearing up after ourselves would take the other run along."""
+        if self.engine(host).containers(self.plan.run):
+            raise UsageError(
+                f"a run named {self.plan.run} is on the host already",
+                where=host,
+                next_step=f"choose another --name, or `orchestrate stop {self.plan.run}`",
+            )
 
     def _ground(self, host: str) -> None:
         engine = self.engine(host)
@@ -115,6 +129,11 @@ class Containers:
         """Return where the first node's out folder is."""
         return f"volume {planning.volume_name(self.plan)} on {self.plan.nodes[0].host}"
 
+    def force(self, node: NodePlan, pids: Sequence[int]) -> None:
+        """Send SIGKILL inside the node's container, where the process ids come from."""
+        with contextlib.suppress(OperatorError):  # then the whole container is stopped, and says less
+            self.engine(node.host).kill_inside(self._id(node), pids)
+
     def stop(self, grace_s: int) -> None:
         """Stop every container, all at once."""
         attempt(
@@ -148,20 +167,22 @@ def on_hosts(plan: RunPlan, engines: Mapping[str, Engine], reopen: Callable[[str
 
 def lines(engine: Engine, container: str, *, after: str = "", follow: bool) -> Iterator[tuple[str, bytes]]:
     """Yield (time, line) of what a container printed after a time, with no gap and no repeat."""
-    rest = b""
-    for chunk in engine.logs(container, follow=follow, since=_seconds(after)):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            time, text = _timed(line)
-            if time > after or not time:
-                yield time, text
-    if rest:
-        yield _timed(rest)
+    for line, _ in cut(engine.logs(container, follow=follow, since=_seconds(after))):
+        time, text = _timed(line)
+        if time > after or not time:
+            yield time, text
 
 
 def _timed(line: bytes) -> tuple[str, bytes]:
+    """Return (time, line); the engine keeps a long line in parts and puts its time before every one of them."""
     found = _TIME.match(line)
-    return (found[1].decode("ascii", "replace"), line[found.end() :]) if found else ("", line)
+    if found is None:
+        return "", line
+    parts, at = [], found.end()
+    while len(line) > at + _PART_BYTES and (again := _TIME.match(line, at + _PART_BYTES)):
+        parts.append(line[at : at + _PART_BYTES])
+        at = again.end()
+    return found[1].decode("ascii", "replace"), b"".join([*parts, line[at:]])
 
 
 def _seconds(time: str) -> float | None:

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrate import plan as planning
+from orchestrate.cut import cut
 from orchestrate.errors import Refused
 from orchestrate.outcome import Sighting
+from trainer.contract import ENV_OUT, ENV_RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from orchestrate.plan import NodePlan, RunPlan
     from orchestrate.runs import RunFolder
@@ -40,6 +42,9 @@ class Processes:
 
     def _output(self, node: NodePlan) -> Path:
         return self._folder / "logs" / f"node{node.node}" / "output.log"
+
+    def _environment(self, node: NodePlan) -> dict[str, str]:
+        return planning.environment(self.plan, node, out=str(self._folder.resolve()))
 
     def place(self) -> None:
         """Check that torchrun can run here, and make the folders."""
@@ -66,11 +71,11 @@ class Processes:
 
         for node in self.plan.nodes:
             argv = planning.torchrun_argv(self.plan, node, log_dir=str(self._folder / "torchrun" / f"node{node.node}"))
-            values = planning.environment(self.plan, node, out=str(self._folder.resolve()))
             with self._output(node).open("wb") as output:
                 self._agents[node.node] = subprocess.Popen(
-                    [sys.executable, "-m", "trainer.entry", sys.executable, "-m", "torch.distributed.run", *argv],
-                    env={**os.environ, **values},
+                    # -P: a trainer.py in the current folder is not ours
+                    [sys.executable, "-P", "-m", "trainer.entry", sys.executable, "-m", "torch.distributed.run", *argv],
+                    env={**os.environ, **self._environment(node)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -90,25 +95,24 @@ class Processes:
 
     def follow(self, node: NodePlan, after: str) -> Iterator[tuple[str, bytes]]:
         """Yield the agent's lines; their time is where they end in its output, as twenty digits."""
-        agent = self._agents[node.node]
         at = int(after or 0)
-        rest = b""
+        for line, taken in cut(self._printed(node, at)):
+            at += taken
+            yield f"{at:020d}", line
+
+    def _printed(self, node: NodePlan, at: int) -> Iterator[bytes]:
+        agent = self._agents[node.node]
         with self._output(node).open("rb") as file:
             file.seek(at)
             while True:
                 over = agent.poll() is not None
                 chunk = file.read(1 << 16)
-                if not chunk:
-                    if over:
-                        break
+                if chunk:
+                    yield chunk
+                elif over:
+                    return
+                else:
                     time.sleep(POLL_S)
-                    continue
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    at += len(line) + 1
-                    yield f"{at:020d}", line
-        if rest:
-            yield f"{at + len(rest):020d}", rest
 
     def take(self, path: str, folder: Path) -> bool:
         """Tell whether a file is there: the run's out folder is the record itself."""
@@ -118,8 +122,12 @@ class Processes:
         """Return the run's folder."""
         return str(self._folder)
 
+    def force(self, node: NodePlan, pids: Sequence[int]) -> None:
+        """Send SIGKILL to those of the processes that are the agent's own."""
+        _kill([child for child in _descendants(self._agents[node.node].pid) if child[0] in pids])
+
     def stop(self, grace_s: int) -> None:
-        """Send SIGTERM to every agent (it ends its ranks), and SIGKILL to what is left of its family."""
+        """Send SIGTERM to every agent (it ends its ranks), and SIGKILL to what is left of the run."""
         living = [agent for agent in self._agents.values() if agent.poll() is None]
         families = [child for agent in living for child in _descendants(agent.pid)]
         for agent in living:
@@ -128,14 +136,13 @@ class Processes:
         for agent in self._agents.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 agent.wait(max(0.0, deadline - time.monotonic()))
-        for pid, started in families:
-            if started is not None and _started(pid) == started:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        _kill(families)
         for agent in self._agents.values():
             if agent.poll() is None:
                 agent.kill()
                 agent.wait()
+        if self._agents:  # an agent that was killed left its ranks behind
+            _kill(_marked(self._environment(self.plan.nodes[0])))
 
     def remove(self) -> list[str]:
         """End what still runs; files are the record of the run and stay."""
@@ -153,6 +160,26 @@ def _started(pid: int) -> str | None:
     except OSError:
         return None
     return stat.rpartition(")")[2].split()[19]
+
+
+def _kill(processes: Iterable[tuple[int, str | None]]) -> None:
+    for pid, started in processes:
+        if started is not None and _started(pid) == started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _marked(environment: Mapping[str, str]) -> list[tuple[int, str | None]]:
+    """Return (pid, start) of every process that carries the run's name and folder in its environment, but this one."""
+    marks = {f"{name}={environment[name]}".encode() for name in (ENV_RUN, ENV_OUT)}
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            started = _started(int(entry.name))
+            with contextlib.suppress(OSError):
+                if marks <= set((entry / "environ").read_bytes().split(b"\0")):
+                    found.append((int(entry.name), started))
+    return found
 
 
 def _descendants(root: int) -> list[tuple[int, str | None]]:

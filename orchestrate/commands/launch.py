@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from orchestrate.plan import Mount
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(  # TOKENIZERS_PARALLELISM and MAX_TOKENS are none
+    r"(TOKEN|SECRETS?|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIALS?)(?![A-Z])", re.IGNORECASE
+)
+_TORCHRUNS = {"-m", "--module", "--no-python", "--no_python"}  # options of torchrun that say what the program is
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(
@@ -83,8 +87,8 @@ def launch(**asked: Any) -> int:
 
     request = _request(**asked)
     view = Events(request.run) if asked["as_json"] else Lines()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell may have set any of them to ignored
-        signal.signal(number, _interrupt)
+    # a shell may have set any of them to ignored
+    before = {number: signal.signal(number, _interrupt) for number in _ENDING}
     try:
         with Prepared(request) as prepared:
             view.plan(prepared.plan)
@@ -96,10 +100,14 @@ def launch(**asked: Any) -> int:
                 return int(Exit.YES)
     finally:
         view.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return outcome.exit_code
 
 
 def _interrupt(_number: int, _frame: object) -> None:
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave half of the run behind
     raise KeyboardInterrupt
 
 
@@ -143,6 +151,7 @@ def _request(
             where="--detach",
             next_step="use --on local or --on ssh",
         )
+    _refuse_options(program)
     return Request(
         run=runs.checked_name(name) if name else runs.new_name(),
         on=place,
@@ -150,12 +159,24 @@ def _request(
         hosts=hosts,
         nproc=_nproc(nproc_per_node),
         program=program or plan.DEFAULT_PROGRAM,
-        image=image or "muster:cpu",
+        image=image or "",
         preset=preset,
         environment=_environment(env),
         mounts=tuple(_mount(m) for m in mounts),
         port=master_port,
     )
+
+
+def _refuse_options(program: tuple[str, ...]) -> None:
+    """Refuse what would change the plan: torchrun would read options before the program as its own."""
+    if program and program[0].startswith("-") and program[0] not in _TORCHRUNS:
+        raise UsageError(
+            f"{program[0]!r} would be an option of torchrun, and the plan decides these",
+            where="PROGRAM",
+            next_step="begin with a script, or with -m MODULE; --nodes and --nproc-per-node stand before --",
+        )
+    if program and program[0] in _TORCHRUNS and len(program) == 1:
+        raise UsageError(f"{program[0]} names no program", where="PROGRAM", next_step="write -m MODULE ARGUMENTS")
 
 
 def _place(target: str | None) -> str:
@@ -177,7 +198,7 @@ def _place(target: str | None) -> str:
 def _nproc(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
         raise UsageError(f"{text!r} is neither `auto` nor a number of ranks", where="--nproc-per-node")
     return int(text)
 

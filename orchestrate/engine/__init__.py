@@ -217,6 +217,12 @@ class Engine:
             except NotFound:
                 return
 
+    def kill_inside(self, container_id: str, pids: Iterable[int]) -> None:
+        """Send SIGKILL to processes of a running container, by their ids in there."""
+        with _told(self.where):
+            argv = ["/bin/sh", "-c", 'kill -s KILL "$@"', "sh", *map(str, pids)]
+            self._api.exec_start(self._api.exec_create(container_id, argv)["Id"])
+
     def remove(self, container_id: str) -> None:
         """Remove a container by force; one that is gone is removed."""
         from docker.errors import APIError, NotFound
@@ -244,7 +250,7 @@ class Engine:
             packed = cast("IO[bytes]", _Readable(stream))
             with tarfile.open(fileobj=packed, mode="r|") as archive:
                 member = archive.next()
-                content = archive.extractfile(member) if member else None
+                content = archive.extractfile(member) if member and member.isreg() else None  # no link leads elsewhere
                 if content is None:
                     return False
                 to.parent.mkdir(parents=True, exist_ok=True)
@@ -387,7 +393,7 @@ class _told:  # noqa: N801 - it reads as a word in a with statement
         ):
             said = str(error.explanation or error).strip()
             raise Refused(f"the Docker Engine refused: {said}", where=self.where) from error
-        if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError)) or (
+        if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError, tarfile.TarError)) or (
             type(error).__module__.startswith("paramiko")
         ):
             raise CannotTell(
