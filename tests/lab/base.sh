@@ -38,7 +38,10 @@ fi
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/muster-base.XXXXXX")
 trap 'rm -rf --one-file-system "$root"' EXIT
 say "bootstrapping $suite as $image (about a minute)"
-debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$uri" >"$root.log" 2>&1 || {
+bootstrap() { debootstrap --variant=minbase --include="$packages" "$@" "$suite" "$root" "$uri" >"$root.log" 2>&1; }
+# A mirror may drop one of two hundred downloads; what has arrived is kept and checked, so going on fetches the rest.
+bootstrap --download-only || say "$(tail -n 1 "$root.log"); once more"
+bootstrap || {
     say "debootstrap failed; the end of $root.log:"
     tail -n 20 "$root.log" >&2
     exit 3
