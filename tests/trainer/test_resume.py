@@ -1,5 +1,6 @@
 """A run that ends early, by force or by wish, and goes on."""
 
+import re
 import shutil
 from signal import SIGKILL, SIGTERM
 
@@ -68,7 +69,9 @@ def test_sigterm_on_one_rank_saves_on_all_and_asks_for_another_run(trainer, undi
     run = trainer(tmp_path, *RUN, ranks=2, env={"SPY_SIGNAL": f"1:4:{SIGTERM}"})
     assert run.code != 0
     assert f"exitcode  : {EXIT_RETRY}" in run.text
-    assert "stopped at step 5/9" in run.text
+    assert re.search(
+        r"stopped at step [56]/9 with a checkpoint", run.text
+    )  # heard in step 4 or 5, and read a step later
     assert trainer(tmp_path, *RUN, ranks=2).weights == undisturbed[2].weights
 
 
