@@ -28,7 +28,7 @@ def main() -> int:
     try:
         config = parse(sys.argv[1:])
     except UsageError as error:
-        return _refuse(error)
+        return _end(error, EXIT_USAGE)
     # Deferred: `--help` and a wrong option need no torch.
     from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -39,9 +39,9 @@ def _run(config: Config) -> int:
     try:
         return _train(config)
     except UsageError as error:
-        return _refuse(error)
+        return _end(error, EXIT_USAGE)
     except Diverged as error:
-        return _end(str(error), EXIT_NO_PROGRESS)
+        return _end(error, EXIT_NO_PROGRESS)
 
 
 def _train(config: Config) -> int:
@@ -94,16 +94,12 @@ def _agreed_data(config: Config, task: Task, out: Path, world: World) -> Dataset
     return data
 
 
-def _refuse(error: UsageError) -> int:
+def _end(error: Exception, code: int) -> int:
     if os.environ.get("RANK", "0") != "0" and not isinstance(error, LonelyUsageError):
         time.sleep(1)  # every rank ends alike: rank 0 speaks, before torchrun stops it for another's exit
-        return EXIT_USAGE
-    return _end(str(error), EXIT_USAGE)
-
-
-def _end(text: str, code: int) -> int:
-    sys.stderr.write(f"python -m trainer: {text}\n")
-    sys.stderr.flush()
+    else:
+        sys.stderr.write(f"python -m trainer: {error}\n")
+        sys.stderr.flush()
     return code
 
 

@@ -148,6 +148,8 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     count = torch.cuda.device_count()
+    if not count:
+        raise LonelyUsageError("device is cuda, and no GPU is visible here: use device=cpu, or give the container GPUs")
     if local_rank >= count:
         raise LonelyUsageError(
             f"local rank {local_rank} has no GPU: {count} visible here; start at most {count} ranks a host"
