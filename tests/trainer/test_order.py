@@ -1,9 +1,10 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import order
+np = pytest.importorskip("numpy")
+
+from trainer import order  # noqa: E402 - after the test for numpy
 
 counts = st.integers(1, 200)
 seeds = st.integers(0, 2**40)

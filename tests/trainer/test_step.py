@@ -1,8 +1,8 @@
 import math
 
-import numpy as np
 import pytest
 
+np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 from trainer import optim, order  # noqa: E402 - after the test for torch
