@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 BASES = {"cuda": "nvidia/cuda:13.0.0-base-ubuntu24.04", "cpu": "debian:bookworm-20250811-slim"}
 PINS = "requirements/base-images.json"
+_PIN_AGAIN = "take the file back from git, or delete it and run `orchestrate build --pin`"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +58,32 @@ def checkout() -> Path:
 
 def base_of(root: Path, variant: str) -> str:
     """Return the variant's base: pinned to a digest where `pin` has been run, else its version tag."""
-    try:
-        pinned = json.loads((root / PINS).read_text("utf-8"))
-    except FileNotFoundError:
-        pinned = {}
-    except ValueError as error:
-        raise UsageError(
-            f"the pins cannot be read: {error}", where=PINS, next_step="run `orchestrate build --pin`"
-        ) from error
-    known = pinned.get(variant, {})
+    known = _pins(root / PINS).get(variant, {})
     tag = BASES[variant]
     return f"{tag}@{known['digest']}" if known.get("tag") == tag and "digest" in known else tag
+
+
+def _pins(path: Path) -> dict[str, dict[str, str]]:
+    try:
+        pinned = json.loads(path.read_text("utf-8"))
+        sound = all(_DIGEST.fullmatch(known["digest"]) and isinstance(known["tag"], str) for known in pinned.values())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"the pins of base images cannot be read: {error!r}", where=str(path), next_step=_PIN_AGAIN
+        ) from error
+    if not sound:
+        raise UsageError("a pin is no digest (sha256: and 64 digits)", where=str(path), next_step=_PIN_AGAIN)
+    return dict(pinned)
 
 
 def pin(root: Path, variant: str, digest: str) -> None:
     """Write down the digest that a registry gave for the variant's base."""
     path = root / PINS
-    pinned = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if not _DIGEST.fullmatch(digest):
+        raise Refused(f"the registry gave {digest!r}, which is no digest", where=BASES[variant])
+    pinned = _pins(path)
     pinned[variant] = {"tag": BASES[variant], "digest": digest}
     replace_file(path, (json.dumps(pinned, indent=2, sort_keys=True) + "\n").encode())
 

@@ -78,7 +78,7 @@ def bring(
                 where=engine.where,
                 next_step="its engine may store images in another way (containerd); compare `docker info` of the hosts",
             )
-        if engine.image_id(ref) != image_id and ":" in ref and not ref.startswith("sha256:"):
+        if engine.image_id(ref) != image_id and "@" not in ref and not ref.startswith("sha256:"):
             engine.tag_image(image_id, ref)
 
 

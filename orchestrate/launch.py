@@ -281,13 +281,11 @@ def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> O
         view.phase("stop", "interrupted: every node is stopped")
     if not stopped:
         watch.force()
-    before = watch.sightings()
+    before, failed = watch.sightings(), watch.failed
     if any(not s.over for s in before):
         backend.stop(STOP_GRACE_S)
     logs = watch.drain()
-    outcome = derive(
-        plan, _settled(backend, plan, before, watch.failed), logs, stopped=stopped, detected_after_s=noticed
-    )
+    outcome = derive(plan, _settled(backend, plan, before, failed), logs, stopped=stopped, detected_after_s=noticed)
     if watch.lines_lost:
         view.warn(f"{watch.lines_lost} lines of output could not be kept in {folder.path / 'logs'}")
     _take(backend, folder, view)

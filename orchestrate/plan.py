@@ -22,6 +22,7 @@ SCHEMA = "muster.plan/1"
 OUT_DIR = "/run/muster"  # where the run may write, inside a container
 DEFAULT_PROGRAM = ("-m", "trainer")
 SHM_BYTES = 8 << 30  # NCCL and data loaders share memory here; a limit of a tmpfs, not an allocation
+MOST_NODES_HERE = 240  # addresses .10 to .249 of a /24
 LINE_PREFIX = "[rank${rank}]:"  # torchrun fills it in; runlog.py reads it back
 
 
@@ -185,9 +186,9 @@ def _refuse_shared_addresses(nodes: Sequence[NodePlan]) -> None:
                 where=node.host,
                 next_step="give the address that peers use with addr=... or iface=... in hosts.txt",
             )
-        if seen.setdefault(node.address, node.host) != node.host:
+        if seen.setdefault(str(address), node.host) != node.host:
             raise Refused(
-                f"{node.host} and {seen[node.address]} have the same training address {address}",
+                f"{node.host} and {seen[str(address)]} have the same training address {address}",
                 where="hosts.txt",
                 next_step="list each machine once, or give addr=... for both",
             )
@@ -278,6 +279,12 @@ def container_spec(plan: RunPlan, node: NodePlan) -> ContainerSpec:
 
 def one_machine(subnets_in_use: Sequence[str], nodes: int) -> tuple[str, tuple[str, ...]]:
     """Return a private /24 that overlaps none of `subnets_in_use`, and an address in it for each node."""
+    if nodes > MOST_NODES_HERE:
+        raise UsageError(
+            f"one machine's network has room for {MOST_NODES_HERE} nodes",
+            where="--nodes",
+            next_step="use fewer nodes, with more ranks each (--nproc-per-node)",
+        )
     used = [ipaddress.ip_network(s, strict=False) for s in subnets_in_use]
     for second in range(201, 256):
         subnet = ipaddress.ip_network(f"10.{second}.77.0/24")
@@ -352,5 +359,5 @@ def from_json(raw: Mapping[str, Any]) -> RunPlan:
             subnet=str(raw["subnet"]),
             attempt=int(raw["attempt"]),
         )
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"not a plan: {error!r}") from error

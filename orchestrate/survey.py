@@ -26,8 +26,10 @@ PORTS = range(20000, 32000)
 
 _GPUS = "nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null"
 _RDMA = 'for d in /dev/infiniband/uverbs* /dev/infiniband/rdma_cm; do [ -c "$d" ] && printf \'%s\\n\' "$d"; done; true'
+_IFACE = re.compile(r"[\w.:@-]{1,15}", re.ASCII)
 _LISTENING = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"
-_HOLDER = "(ss -Hltnp 2>/dev/null || sudo -n ss -Hltnp 2>/dev/null) | head -c 200000"
+_LISTENER = re.compile(r"^ *[0-9]+: [0-9A-F]{8,32}:([0-9A-F]{4}) [0-9A-F]{8,32}:[0-9A-F]{4} 0A ", re.MULTILINE)
+_HOLDER = "{ ss -Hltnp; sudo -n ss -Hltnp; } 2>/dev/null | head -c 400000"  # root sees every process
 
 
 def gpus(shell: Shell) -> tuple[str, ...]:
@@ -45,13 +47,19 @@ def rdma_devices(shell: Shell) -> tuple[str, ...]:
 
 def listening(shell: Shell) -> frozenset[int]:
     """Return the TCP ports that something listens on, read from the kernel's own table."""
-    return parse_listening(shell.run(_LISTENING).stdout.decode("utf-8", "replace"))
+    text = shell.run(_LISTENING).stdout.decode("utf-8", "replace")
+    if "local_address" not in text:
+        raise CannotTell(
+            "the ports in use are not known: /proc/net/tcp cannot be read",
+            where=shell.host.name,
+            next_step="see what `cat /proc/net/tcp` says on that host",
+        )
+    return parse_listening(text)
 
 
 def parse_listening(text: str) -> frozenset[int]:
-    """Return the listening ports of /proc/net/tcp and tcp6 (state 0A)."""
-    rows = (line.split() for line in text.splitlines())
-    return frozenset(int(r[1].rpartition(":")[2], 16) for r in rows if len(r) > 3 and r[3] == "0A" and ":" in r[1])
+    """Return the listening ports of /proc/net/tcp and tcp6 (state 0A); lines of another form say nothing."""
+    return frozenset(int(port, 16) for port in _LISTENER.findall(text))
 
 
 def free_port(run: str, busy: Collection[int]) -> int:
@@ -136,10 +144,13 @@ def _source_towards(shell: Shell, target: str) -> tuple[str, str]:
     said = shell.run(f"PATH=$PATH:/usr/sbin:/sbin ip -j route get {target}")  # target is a parsed address
     try:
         row = json.loads(said.stdout)[0]
-        return str(ipaddress.ip_address(row["prefsrc"])), str(row["dev"])
-    except (ValueError, KeyError, IndexError, TypeError):
+        address, iface = str(ipaddress.ip_address(row["prefsrc"])), str(row["dev"])
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         reason = said.stderr.decode("utf-8", "replace").strip().splitlines()
         raise _no_address(shell.host, f"`ip route get {target}`: {reason[0] if reason else 'no answer'}") from None
+    if not _IFACE.fullmatch(iface):
+        raise _no_address(shell.host, f"`ip route get {target}` names the interface {iface!r}")
+    return address, iface
 
 
 def _interfaces(shell: Shell) -> list[tuple[str, str]]:
@@ -149,10 +160,11 @@ def _interfaces(shell: Shell) -> list[tuple[str, str]]:
         rows = [
             (str(link["ifname"]), str(ipaddress.ip_address(a["local"])))
             for link in json.loads(said.stdout)
+            if _IFACE.fullmatch(link["ifname"])
             for a in link.get("addr_info", ())
             if "local" in a and a.get("scope") != "link"
         ]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _no_address(shell.host, "`ip -j addr` gives no list") from None
     return sorted(rows, key=lambda row: ":" in row[1])
 

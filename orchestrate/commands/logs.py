@@ -38,8 +38,9 @@ def logs(run: str, target: str | None, follow: bool, node: int | None, rank: int
     """Show what RUN prints, each line with its host and rank."""
     from orchestrate.find import only, runs_on
     from orchestrate.report.status import line
-    from orchestrate.runs import RunFolder
+    from orchestrate.runs import RunFolder, checked_name
 
+    checked_name(run, "RUN")  # it names a folder here
     after = _after(since) if since else ""
     folder = RunFolder(run)
     lock = threading.Lock()
@@ -69,8 +70,10 @@ def _stream(
     found: list[Found], node: int | None, after: str, tell: Callable[[str, bytes], None], *, follow: bool
 ) -> None:
     from orchestrate.backends.containers import lines
+    from orchestrate.together import all_of
 
-    def one(place: Found, container_id: str) -> None:
+    def one(chosen: tuple[Found, str]) -> None:
+        place, container_id = chosen
         if place.engine is not None:
             for _, raw in lines(place.engine, container_id, after=after, follow=follow):
                 tell(place.host.name, raw)
@@ -78,13 +81,8 @@ def _stream(
     chosen = [
         (f, c.id) for f in found for c in f.containers if node is None or c.labels.get("muster.node") == str(node)
     ]
-    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in chosen]
-    for thread in threads:
-        thread.start()
-        if not follow:
-            thread.join()
-    for thread in threads:
-        thread.join()
+    for together in [chosen] if follow else [[pair] for pair in chosen]:
+        all_of(together, one)
 
 
 def _recorded(folder: object, node: int | None) -> Iterator[tuple[str, int | None, str]]:
@@ -101,16 +99,15 @@ def _recorded(folder: object, node: int | None) -> Iterator[tuple[str, int | Non
 
 def _after(text: str) -> str:
     """Return a time as the engine writes it, of a time or an age."""
-    if found := _AGO.fullmatch(text):
-        moment = datetime.fromtimestamp(time.time() - int(found[1]) * _UNIT_S[found[2]], UTC)
-    else:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise UsageError(
-                f"{text!r} is neither a time nor an age",
-                where="--since",
-                next_step="write 2026-03-14T10:15:00, 30s, 10m, 2h or 1d",
-            ) from None
-        moment = moment.astimezone(UTC)
+    try:
+        if found := _AGO.fullmatch(text):
+            moment = datetime.fromtimestamp(time.time() - int(found[1]) * _UNIT_S[found[2]], UTC)
+        else:
+            moment = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{text!r} is neither a time nor an age",
+            where="--since",
+            next_step="write 2026-03-14T10:15:00, 30s, 10m, 2h or 1d",
+        ) from None
     return moment.strftime("%Y-%m-%dT%H:%M:%S.000000000Z")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from orchestrate.errors import Exit
+
 
 @click.command(
     epilog="""\b
@@ -23,13 +25,17 @@ Examples:
     metavar="S",
     help="seconds before force",
 )
-def stop(run: str, target: str | None, grace_s: int) -> None:
-    """Stop RUN on all its hosts, or clear one that has ended; its logs and metrics come to runs/RUN here."""
+def stop(run: str, target: str | None, grace_s: int) -> int:
+    """Stop RUN on all its hosts, or clear one that has ended; its logs and metrics come to runs/RUN here.
+
+    Exit code 3 when a host could not be asked: the run may still be going there.
+    """
     from orchestrate.conclude import conclude
     from orchestrate.find import only, runs_on
     from orchestrate.report.status import said
-    from orchestrate.runs import RunFolder
+    from orchestrate.runs import RunFolder, checked_name
 
+    checked_name(run, "RUN")  # it becomes a folder here
     with runs_on(target, run) as found:
         holding = only(found, run)
         outcome = conclude(run, holding, grace_s=grace_s, warn=said)
@@ -38,3 +44,4 @@ def stop(run: str, target: str | None, grace_s: int) -> None:
     said(f"logs: {RunFolder(run).path / 'logs'}")
     for name in away:
         said(f"not asked, out of reach: {name}")
+    return Exit.CANNOT_TELL if away else Exit.YES

@@ -388,9 +388,7 @@ class _told:  # noqa: N801 - it reads as a word in a with statement
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError
 
-        if (isinstance(error, APIError) and error.is_client_error()) or (
-            isinstance(error, APIError) and error.response
-        ):
+        if isinstance(error, APIError) and error.response is not None:  # it answered, if only to say no
             said = str(error.explanation or error).strip()
             raise Refused(f"the Docker Engine refused: {said}", where=self.where) from error
         if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError, tarfile.TarError)) or (

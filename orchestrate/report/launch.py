@@ -5,7 +5,10 @@ Text from hosts is printed with control characters made visible; nothing here de
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from orchestrate.report.screen import one_line
+from orchestrate.report.screen import one_line, reader_may_leave
 from trainer.contract import FINAL_WEIGHTS, METRICS_FILE
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ def plan_lines(plan: RunPlan) -> list[str]:
         f"run {plan.run}: {plan.world_size} ranks on {len(plan.nodes)} nodes ({plan.backend})",
         f"  master   {plan.master_address}:{plan.master_port}",
         *([f"  image    {plan.image} ({plan.image_id[7:19]})"] if plan.image else []),
-        f"  program  torchrun ... {' '.join(plan.program)}",
+        f"  program  torchrun ... {shlex.join(plan.program)}",
         *([f"  preset   {plan.preset}"] if plan.preset != "default" else []),
         *(
             f"  node {n.node}   {n.host:<{width}}  ranks {n.first_rank}-{n.first_rank + n.nproc - 1}  {n.address}"
@@ -71,6 +74,11 @@ def plan_lines(plan: RunPlan) -> list[str]:
             for n in plan.nodes
         ),
     ]
+
+
+def _finite(value: float) -> float | None:
+    """Return the value, or None for what JSON has no number: a loss that is not finite."""
+    return value if math.isfinite(value) else None
 
 
 class Lines:
@@ -87,11 +95,13 @@ class Lines:
             self._live.start()
 
     def _print(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style))
+        with contextlib.suppress(SystemExit):  # rich's answer to a reader that left: the run goes on without one
+            self._console.print(Text(text, style=style))
 
     def _set(self, status: str) -> None:
         if self._live is not None:
-            self._live.update(Text(status, no_wrap=True, overflow="ellipsis"), refresh=True)
+            with contextlib.suppress(SystemExit):
+                self._live.update(Text(status, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def plan(self, plan: RunPlan) -> None:
         """Show the plan."""
@@ -169,8 +179,9 @@ class Events:
 
     def _emit(self, event: str, **fields: Any) -> None:
         row: Mapping[str, Any] = {"event": event, "run": self._run, "time_s": round(time.time(), 3), **fields}
-        sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        with reader_may_leave():
+            sys.stdout.write(json.dumps(row, allow_nan=False) + "\n")
+            sys.stdout.flush()
 
     def plan(self, plan: RunPlan) -> None:
         """Tell the plan."""
@@ -196,8 +207,8 @@ class Events:
             "progress",
             step=progress.step,
             steps=progress.steps,
-            loss=progress.loss,
-            samples_per_s=progress.samples_per_s,
+            loss=_finite(progress.loss),
+            samples_per_s=_finite(progress.samples_per_s),
         )
 
     def warn(self, text: str) -> None:

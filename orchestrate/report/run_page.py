@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import math
+import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ table { border-collapse: collapse; width: 100% } th, td { text-align: left; padd
 svg { width: 100%; height: auto } pre { overflow-x: auto; background: #8881; padding: .8rem } .bad { color: #c33 } .good { color: #283 }
 @media (prefers-color-scheme: dark) { .bad { color: #f77 } .good { color: #7d8 } }
 """
+MOST_POINTS = 2000  # of the curve: more than a screen shows
+MOST_STEPS = 10**15  # beyond what a float can place
 _WIDTH, _HEIGHT, _MARGIN = 720, 240, 44
 
 
@@ -33,7 +37,7 @@ def page(plan: RunPlan, outcome: Outcome, metrics: bytes) -> str:
     cause = ""
     if first is not None:
         who = "the node as a whole" if first.rank is None else f"rank {first.rank} (local rank {first.local_rank})"
-        how = first.signal or f"exit code {first.exit_code}"
+        how = first.signal or ("no answer" if first.exit_code is None else f"exit code {first.exit_code}")
         cause = (
             f"<h2>First failure</h2><p>{e(who)} on <b>{e(first.node)}</b>: {e(how)} <code>{e(first.finding)}</code></p>"
             f"<pre>{e(chr(10).join(first.last_words))}</pre>"
@@ -43,7 +47,7 @@ def page(plan: RunPlan, outcome: Outcome, metrics: bytes) -> str:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>Run {e(plan.run)}: {e(outcome.state)}</title><style>{_STYLE}</style>"
         f'<h1>Run {e(plan.run)}: <span class="{good}">{e(outcome.state)}</span></h1>'
-        f"<p><code>torchrun ... {e(' '.join(plan.program))}</code><br>{plan.world_size} ranks on {len(plan.nodes)} nodes"
+        f"<p><code>torchrun ... {e(shlex.join(plan.program))}</code><br>{plan.world_size} ranks on {len(plan.nodes)} nodes"
         f"{f', image <code>{e(plan.image)}</code> {e(plan.image_id[7:19])}' if plan.image else ', plain processes'}</p>"
         f"{cause}{_curve(losses(metrics))}"
         f"<h2>Nodes</h2><table><tr><th>node<th>host<th>ranks<th>address<th>GPUs{rows}</table></html>\n"
@@ -51,20 +55,23 @@ def page(plan: RunPlan, outcome: Outcome, metrics: bytes) -> str:
 
 
 def losses(metrics: bytes) -> list[tuple[int, float]]:
-    """Return (step, loss) of every training row."""
+    """Return (step, loss) of every training row whose loss is a finite number."""
     found = []
     for line in metrics.decode("utf-8", "replace").splitlines():
         try:
             row = json.loads(line)
-            found.append((int(row["step"]), float(row["loss"])))
-        except (ValueError, KeyError, TypeError):
+            point = (int(row["step"]), float(row["loss"]))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue
+        if abs(point[0]) < MOST_STEPS and math.isfinite(point[1]):
+            found.append(point)
     return found
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> str:
     if len(points) < 2:
         return ""
+    points = [*points[:: max(1, len(points) // MOST_POINTS)], points[-1]]
     steps, values = [p[0] for p in points], [p[1] for p in points]
     left, right, low, high = min(steps), max(steps), min(values), max(values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ from orchestrate.errors import UsageError
 from orchestrate.files import replace_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import TextIO
 
@@ -41,6 +43,15 @@ def out(text: str, path: Path | None = None) -> None:
         raise UsageError(
             f"cannot write the report: {error.strerror}", where=str(path), next_step="choose another -o FILE"
         ) from error
+
+
+@contextlib.contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Let work go on when nobody reads standard output any more: what is written from then on goes nowhere."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def colours(stream: TextIO | None = None) -> bool:
