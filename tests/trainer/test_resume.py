@@ -106,7 +106,18 @@ def test_another_folder_begins_a_run_and_its_own_checkpoints_continue_it(trainer
     assert not (killed / "checkpoints/step-7").exists()
     again = trainer(tmp_path, *options, "--stop-after", "8")
     assert "step-7: step 7, 35 samples" in again.text
-    assert trainer(tmp_path / "x", *RUN, "--resume", str(tmp_path / "none")).code == 2
+
+
+def test_a_folder_without_a_whole_checkpoint_is_refused(killed, tmp_path):
+    from trainer import resume
+    from trainer.errors import UsageError
+
+    with pytest.raises(UsageError, match="no complete checkpoint there"):
+        resume._choose(str(tmp_path / "none"), tmp_path)
+    step = shutil.copytree(killed / "checkpoints/step-6", tmp_path / "step-6")
+    (step / "manifest.json").unlink()
+    with pytest.raises(UsageError, match=r"manifest\.json is missing"):
+        resume._choose(str(step), tmp_path)
 
 
 def test_an_older_checkpoint_of_the_run_itself_begins_a_new_timeline(trainer, killed, undisturbed, tmp_path):
