@@ -203,7 +203,12 @@ def _guarded_fleet(
         findings = (Finding(State.UNKNOWN, saw=f"the check itself failed: {type(error).__name__}: {error}"[:300]),)
     if not findings and not optional:
         findings = (Finding(State.UNKNOWN, saw="the check came to no conclusion"),)
-    return tuple(replace(finding, scope="cluster") if finding.scope == "host" else finding for finding in findings)
+    return tuple(
+        replace(
+            finding, scope="cluster" if finding.scope == "host" else finding.scope, hosts=finding.hosts or tuple(values)
+        )
+        for finding in findings
+    )
 
 
 def _filled(finding: Finding, check: Check, hosts: tuple[str, ...]) -> Finding:

@@ -9,8 +9,8 @@ Why it matters to training
     host takes no part.
 
 How we tell
-    `docker info`, as the SSH user and without sudo, because the launcher goes the same way. Its JSON may hold errors of
-    the server although the command says that all is well; these count.
+    `docker info`, as the SSH user, or by `sudo -n` where the user alone may not: the launcher goes the same way. Its JSON
+    may hold errors of the server although the command says that all is well; these count.
 
 What to do
     Not installed: install Docker Engine from your distribution or from Docker. Permission denied: add the user to the
@@ -55,7 +55,7 @@ _SAW = {
 def judge(docker: Docker, privilege: Privilege | None = None) -> Iterator[Finding]:
     """Fail with the class of the trouble."""
     if docker.engine is Engine.OK:
-        beside = ", rootless" if docker.rootless else ""
+        beside = (", rootless" if docker.rootless else "") + (", by sudo -n" if docker.by_sudo else "")
         yield Finding(
             State.PASS, saw=f"Docker Engine {docker.version}{beside}, {docker.storage_driver or 'no driver named'}"
         )
@@ -63,7 +63,7 @@ def judge(docker: Docker, privilege: Privilege | None = None) -> Iterator[Findin
     yield Finding(
         State.FAIL,
         saw=_SAW[docker.engine] + (f": {docker.said[:200]}" if docker.said else ""),
-        wanted="`docker info` answers the SSH user without sudo",
+        wanted="`docker info` answers the SSH user, or `sudo -n docker info` does",
         remedy=_remedy(docker.engine, shlex.quote(privilege.user) if privilege and privilege.user else '"$USER"'),
         evidence=(f"docker-info: {docker.said[:200]}",) if docker.said else (),
     )

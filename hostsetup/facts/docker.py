@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from hostsetup.model import Evidence, Known, Probe, Reply, Unknown
 
-# not as root: the launcher will speak to the engine as this same user
-PROBES = (Probe("docker-info", "docker info --format '{{json .}}'", timeout_s=20),)
+_BY_SUDO = "muster: by sudo -n"
+# the launcher goes the same way: as the user, or else by sudo where that needs no password
+_COMMAND = f"""if docker version >/dev/null 2>&1 || ! sudo -n docker version >/dev/null 2>&1
+then docker info --format '{{{{json .}}}}'
+else echo '{_BY_SUDO}' >&2; sudo -n docker info --format '{{{{json .}}}}'
+fi"""
+PROBES = (Probe("docker-info", _COMMAND, timeout_s=20),)
 
 
 class Engine(StrEnum):
@@ -38,6 +43,7 @@ class Docker:
     runtimes: tuple[str, ...] = ()
     rootless: bool = False
     warnings: tuple[str, ...] = ()
+    by_sudo: bool = False
 
 
 _ERRORS = (
@@ -139,7 +145,7 @@ def read(evidence: Evidence) -> Known[Docker] | Unknown:
         return reply
     for text in _told(reply):
         try:
-            return Known(parse_info(text))
+            return Known(replace(parse_info(text), by_sudo=_BY_SUDO in reply.error_text))
         except ValueError:
             continue
     return Unknown("`docker-info`: neither `docker info` nor one of its errors")

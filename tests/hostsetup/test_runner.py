@@ -173,3 +173,13 @@ def test_flat_facts_carry_the_names_of_the_contract():
     assert (told["cpu"]["sockets"], told["cpu"]["numa_nodes"], told["cpu"]["nodes_per_socket"]) == (2, 2, 1)
     assert told["acs"] == {"ports": 35, "redirecting": 4, "source_validation_only": 2, "readable": True}
     assert "iommu=pt" in told["boot"]["args"]
+
+
+def test_what_is_said_of_a_fleet_names_only_the_hosts_that_were_compared(monkeypatch):
+    def judge_fleet(clock):
+        yield Finding(State.PASS, saw=f"{len(clock)} clocks")
+
+    with_checks(monkeypatch, check(judge_fleet=judge_fleet))
+    sample = b"1790000000.1 1790000000.11 1790000000.12\n"
+    found = checks.run({"a": facts(clock=sample), "b": facts(), "c": facts(clock=sample)})
+    assert [(f.state, f.hosts) for f in found] == [(State.UNKNOWN, ("b",)), (State.PASS, ("a", "c"))]
