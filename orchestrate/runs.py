@@ -88,7 +88,7 @@ class RunFolder:
         path = self.path / "plan.json"
         try:
             return planning.from_json(json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"no plan can be read: {error}", where=str(path)) from error
 
 

@@ -35,10 +35,10 @@ def attempt(
             answers[index] = error
 
     threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(len(things))]
-    for thread in threads:
-        thread.start()
     deadline = time.monotonic() + deadline_s if deadline_s else float("inf")
     try:
+        for thread in threads:
+            thread.start()
         _join(threads, deadline)
     except KeyboardInterrupt:
         _join(threads, time.monotonic() + settle_s)

@@ -152,6 +152,12 @@ def _request(
             next_step="use --on local or --on ssh",
         )
     _refuse_options(program)
+    if place != "process" and any(re.search("[\ud800-\udfff]", text) for text in (*program, *env)):
+        raise UsageError(
+            "an argument or variable is not UTF-8, and the Docker Engine would change it",
+            where="PROGRAM",
+            next_step="use names in UTF-8, or --on process",
+        )
     return Request(
         run=runs.checked_name(name) if name else runs.new_name(),
         on=place,

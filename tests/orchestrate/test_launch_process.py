@@ -103,9 +103,9 @@ def test_a_run_whose_ranks_all_end_well_is_finished(program, tmp_path):
 def test_arguments_reach_the_program_as_they_were_given(program, tmp_path):
     program("import json; json.dump(sys.argv[1:], open(f'argv{r}', 'w'))", "my 'odd' \"program\".py")
     given = ["a\nb", "$(touch evil)", "`id`", "", "--nodes=7", "-m", "ü", "*", "\x1b[31m", "{}", "%s", "~"]
-    done = launch(tmp_path, "--", "my 'odd' \"program\".py", *given)
+    done = launch(tmp_path, "--nodes", "1", "--", "my 'odd' \"program\".py", *given)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [json.loads((tmp_path / f"argv{r}").read_text()) for r in range(2)] == [given, given]
+    assert [json.loads((tmp_path / f"argv{r}").read_text()) for r in range(1)] == [given]
     assert "\x1b" not in done.stdout
     assert not (tmp_path / "evil").exists()
     again = launch(tmp_path, "--", "program.py")
@@ -116,10 +116,13 @@ def test_arguments_reach_the_program_as_they_were_given(program, tmp_path):
 
 def test_variables_and_a_file_of_the_name_of_our_own_do_no_harm(program, tmp_path):
     program("print('ours is', __file__, os.environ['A'], os.environ['MUSTER_NODE'])", "trainer.py")
-    script = [Path(sys.executable).with_name("orchestrate"), *command("--env", "A=$(x) 'y'", "trainer.py")[3:]]
+    script = [
+        Path(sys.executable).with_name("orchestrate"),
+        *command("--nodes", "1", "--env", "A=$(x) 'y'", "trainer.py")[3:],
+    ]
     done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
-    assert "trainer.py $(x) 'y' 1" in done.stdout
+    assert "trainer.py $(x) 'y' 0" in done.stdout
 
 
 def test_a_rank_that_exits_with_a_code_is_named(program, tmp_path):
@@ -165,7 +168,7 @@ def test_an_agent_that_is_killed_leaves_no_rank_behind(program, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_with_130_and_nothing_left_however_often_it_comes(number, program, tmp_path):
     program("signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(90)")
-    process = begin(tmp_path, "program.py")
+    process = begin(tmp_path, "--nodes", "1", "--nproc-per-node", "2", "program.py")
     await_ranks(tmp_path, 2)
     process.send_signal(number)
     time.sleep(0.5)
@@ -179,7 +182,7 @@ def test_an_interrupt_ends_with_130_and_nothing_left_however_often_it_comes(numb
 
 def test_a_launcher_that_is_killed_takes_its_processes_along(program, tmp_path):
     program("time.sleep(90)")
-    process = begin(tmp_path, "program.py")
+    process = begin(tmp_path, "--nodes", "1", "--nproc-per-node", "2", "program.py")
     await_ranks(tmp_path, 2)
     process.kill()
     process.communicate()
@@ -189,16 +192,15 @@ def test_a_launcher_that_is_killed_takes_its_processes_along(program, tmp_path):
 def test_a_reader_that_leaves_does_not_end_the_run_nor_its_record(program, tmp_path):
     program("time.sleep(0.3)\nfor n in range(2000): print('line', n)")
     for more in ((), ("--json",)):
-        process = begin(tmp_path, "--name", f"r{len(more)}", *more, "program.py")
+        process = begin(tmp_path, "--nodes", "1", "--name", f"r{len(more)}", *more, "program.py")
         process.stdout.readline()
-        await_ranks(tmp_path, 2)
+        await_ranks(tmp_path, 1)
         process.stdout.close()
         process.wait(30)
         folder = tmp_path / f"runs/r{len(more)}"
         assert json.loads((folder / "outcome.json").read_text())["state"] == "finished"
-        assert (folder / "logs/node1/rank1.log").read_text().endswith("line 1999\n")
-        for pid in (tmp_path / "pid0", tmp_path / "pid1"):
-            pid.unlink()
+        assert (folder / "logs/node0/rank0.log").read_text().endswith("line 1999\n")
+        (tmp_path / "pid0").unlink()
 
 
 def test_a_disk_without_room_for_the_logs_does_not_end_the_run(program, tmp_path):
@@ -211,7 +213,7 @@ def test_a_disk_without_room_for_the_logs_does_not_end_the_run(program, tmp_path
         "sys.exit(cli.run(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, *command("program.py")[3:]], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, *command("--nodes", "1", "program.py")[3:]], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     assert "lines of output could not be kept" in done.stdout
