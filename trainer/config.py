@@ -45,7 +45,7 @@ class Config:
     width: int = _key(64, "channels; a multiple of heads")
     context: int = _key(64, "tokens a sample")
     dropout: float = _key(0.0, "probability of dropping an activation")
-    lr: float = _key(5e-3, "highest learning rate")
+    lr: float = _key(2e-3, "highest learning rate")
     lr_floor: float = _key(0.1, "the last learning rate, as a share of the highest")
     warmup: float = _key(0.1, "share of the steps in which the rate rises")
     weight_decay: float = _key(0.1, "on matrices and embeddings; never on biases and norms")
