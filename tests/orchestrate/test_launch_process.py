@@ -126,14 +126,14 @@ def test_variables_and_a_file_of_the_name_of_our_own_do_no_harm(program, tmp_pat
 
 
 def test_a_rank_that_exits_with_a_code_is_named(program, tmp_path):
-    program("if r == 1: time.sleep(0.5); sys.exit(3)\ntime.sleep(0 if r == 1 else 60)")
+    program("if r == 1: time.sleep(0.5); sys.exit(3)\ntime.sleep(60)")
     start = time.monotonic()
-    done = launch(tmp_path, "program.py")
+    done = launch(tmp_path, "--nodes", "1", "--nproc-per-node", "2", "program.py")
     assert time.monotonic() - start < 15
     assert done.returncode == 1
     first = outcome(tmp_path)["first"]
-    assert (first["node"], first["rank"], first["exit_code"], first["signal"]) == ("node1", 1, 3, None)
-    assert "rank 1 (local rank 0) on node1: exit code 3" in done.stdout
+    assert (first["node"], first["rank"], first["exit_code"], first["signal"]) == ("node0", 1, 3, None)
+    assert "rank 1 (local rank 1) on node0: exit code 3" in done.stdout
     gone_soon(tmp_path, 0)
 
 
