@@ -37,6 +37,7 @@ class Recipe:
     tag: str
     ca_file: Path | None = None
     wheels: Path | None = None
+    pip_conf: Path | None = None
 
     @property
     def lock(self) -> Path:
@@ -115,6 +116,8 @@ def command(recipe: Recipe, *, cache: bool = True) -> list[str]:
     argv += [f"--build-arg={key}={value}" for key, value in arguments(recipe).items()]
     if recipe.ca_file is not None:
         argv.append(f"--secret=id=ca,src={recipe.ca_file}")
+    if recipe.pip_conf is not None:
+        argv.append(f"--secret=id=pip.conf,src={recipe.pip_conf}")
     if recipe.wheels is not None:
         argv.append(f"--build-context=wheels={recipe.wheels}")
     if not cache:
@@ -124,9 +127,12 @@ def command(recipe: Recipe, *, cache: bool = True) -> list[str]:
 
 def build(recipe: Recipe, *, cache: bool = True) -> None:
     """Build the image; its progress goes to standard error. Raises Refused with the next step when it fails."""
-    for path, option in ((recipe.ca_file, "--ca-file"), (recipe.wheels, "--wheels")):
+    given = ((recipe.ca_file, "--ca-file"), (recipe.wheels, "--wheels"), (recipe.pip_conf, "--pip-conf"))
+    for path, option in given:
         if path is not None and not path.exists():
             raise UsageError(f"there is no {path}", where=option)
+        if path is not None and "," in str(path):
+            raise UsageError(f"{path} has a comma, which buildx takes for the end of the path", where=option)
     ended = _run(command(recipe, cache=cache))
     if ended != 0:
         raise Refused(

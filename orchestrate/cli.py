@@ -23,7 +23,7 @@ Examples:
   orchestrate preflight hosts.txt              audit every host, change nothing
   orchestrate preflight local --json           this machine, for programs
   orchestrate explain pcie.acs.redirect        what a check looks at, and why
-  orchestrate launch --hosts hosts.txt --nodes 2 -- train.py --epochs 3
+  orchestrate launch --hosts hosts.txt --nodes 2 -- -m trainer --task lm --steps 1000
 
 \b
 Exit codes: 0 yes, 1 no, 2 usage, 3 cannot tell, 130 interrupted.

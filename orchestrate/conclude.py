@@ -15,6 +15,7 @@ from orchestrate.engine import LABEL_NODE
 from orchestrate.errors import OperatorError
 from orchestrate.outcome import Outcome, Sighting, derive
 from orchestrate.plan import OUT_DIR, NodePlan, RunPlan
+from orchestrate.record import record
 from orchestrate.runs import NodeLog, RunFolder
 from orchestrate.together import attempt
 from trainer.contract import FINAL_WEIGHTS, METRICS_FILE
@@ -48,7 +49,7 @@ def conclude(run: str, found: Sequence[Found], *, grace_s: int, warn: Callable[[
         _take(engine, container, folder, warn)
     failed = any(s.exit_code for s in before)
     outcome = derive(plan, before, logs, stopped=not failed and not all(s.over for s in before))
-    folder.write("outcome.json", outcome.as_json())
+    record(folder, plan, outcome, warn)
     for host, cleared in zip(found, attempt(found, lambda f: _clear(f, run), deadline_s=STOP_S), strict=True):
         if isinstance(cleared, Exception):
             warn(f"not cleared: {host.host.name}: {cleared}")

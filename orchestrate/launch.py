@@ -17,8 +17,8 @@ from orchestrate import image as images
 from orchestrate import plan as planning
 from orchestrate import survey
 from orchestrate.errors import Exit, OperatorError, UsageError
-from orchestrate.files import replace_file
 from orchestrate.outcome import Outcome, Sighting, derive
+from orchestrate.record import record
 from orchestrate.runs import RunFolder
 from orchestrate.together import all_of, attempt
 from orchestrate.watch import Watch
@@ -248,7 +248,7 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
         folder.event("placed")
         view.phase("start", f"torchrun, {plan.world_size} ranks, master {plan.master_address}:{plan.master_port}")
         backend.start()
-        with contextlib.suppress(OSError):  # a disk that is full costs the record, never the run
+        with contextlib.suppress(OSError, OperatorError):  # a record that cannot be made never costs the run
             folder.write("manifest.json", prepared.manifest())
         folder.event("started")
         return None if detach else _attend(backend, plan, folder, view)
@@ -259,7 +259,7 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
         stopped = isinstance(error, KeyboardInterrupt)
         code = Exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else error.exit_code
         outcome = Outcome(plan.run, "stopped" if stopped else "refused", int(code))
-        _record(folder, plan, outcome, view)
+        record(folder, plan, outcome, view.warn)
         if not stopped:
             raise
         view.outcome(outcome, folder.path, backend.out_place())
@@ -290,7 +290,7 @@ def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> O
         view.warn(f"{watch.lines_lost} lines of output could not be kept in {folder.path / 'logs'}")
     _take(backend, folder, view)
     _clear(backend, view)
-    _record(folder, plan, outcome, view)
+    record(folder, plan, outcome, view.warn)
     view.outcome(outcome, folder.path, backend.out_place())
     return outcome
 
@@ -312,20 +312,6 @@ def _take(backend: Backend, folder: RunFolder, view: View) -> None:
         except (OperatorError, OSError) as error:
             view.warn(f"{path} could not be fetched: {error}")
             return
-
-
-def _record(folder: RunFolder, plan: RunPlan, outcome: Outcome, view: View) -> None:
-    """Write down how a run ended, for programs and for people."""
-    from orchestrate.report.run_page import page
-
-    try:
-        folder.write("outcome.json", outcome.as_json())
-        curve = folder.path / METRICS_FILE
-        metrics = curve.read_bytes() if curve.is_file() else b""
-        replace_file(folder.path / "report.html", page(plan, outcome, metrics).encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        view.warn(f"the record is not complete: {error}")
-    folder.event("over", state=outcome.state)
 
 
 def _clear(backend: Backend, view: View) -> None:

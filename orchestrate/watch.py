@@ -67,6 +67,7 @@ class Watch:
         self._on_progress = on_progress
         self._told = threading.Lock()
         self._over = threading.Event()
+        self._bugs: list[Exception] = []  # of the nodes' threads, raised where somebody sees them
         self.lines_lost = 0  # that could not be kept here
         now = time.monotonic()
         self.nodes = [Node(n, Sighting(n.node, n.host, "created"), now, now) for n in plan.nodes]
@@ -75,7 +76,13 @@ class Watch:
         """Start to look and to follow."""
         for node in self.nodes:
             for work in (self._look, self._follow):
-                threading.Thread(target=work, args=(node,), daemon=True).start()
+                threading.Thread(target=self._guarded, args=(work, node), daemon=True).start()
+
+    def _guarded(self, work: Callable[[Node], None], node: Node) -> None:
+        try:
+            work(node)
+        except Exception as error:  # noqa: BLE001 - a run that nobody follows must not end as finished in silence
+            self._bugs.append(error)
 
     def sightings(self) -> list[Sighting]:
         """Return how every node stands; one that was not seen for BLIND_S seconds is unreachable."""
@@ -97,6 +104,8 @@ class Watch:
         """
         blind_since: float | None = None
         while True:
+            if self._bugs:
+                raise self._bugs[0]
             seen = self.sightings()
             if all(s.over for s in seen):
                 break

@@ -16,7 +16,7 @@ Examples:
   orchestrate build                                  # CUDA, muster:cuda
   orchestrate build --variant cpu --tag muster:cpu
   orchestrate build --base my.registry/cuda:13 --ca-file company.pem
-  orchestrate build --pin                            # write the base's digest into the lock, then build
+  orchestrate build --pin                            # keep the base's digest in requirements/base-images.json, then build
 """,
 )
 @click.option(
@@ -38,6 +38,12 @@ Examples:
     metavar="DIR",
     help="folder of wheels to take before an index's  [env: a folder in PIP_FIND_LINKS]",
 )
+@click.option(
+    "--pip-conf",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="pip's configuration for the build: which index to use; never in a layer",
+)
 @click.option("--pin", is_flag=True, help="ask the registry for the digest of the variant's base and keep it")
 @click.option(
     "--check-reproducible", is_flag=True, help="build again without a cache: the same image id, or exit code 1"
@@ -49,6 +55,7 @@ def build(
     tag: str | None,
     ca_file: Path | None,
     wheels: Path | None,
+    pip_conf: Path | None,
     pin: bool,
     check_reproducible: bool,
     as_json: bool,
@@ -69,6 +76,7 @@ def build(
         tag=tag or f"muster:{variant}",
         ca_file=ca_file,
         wheels=wheels or _find_links(),
+        pip_conf=pip_conf,
     )
     building.build(recipe)
     image_id = here.image_id(recipe.tag) or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,7 +31,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Examples:
   orchestrate launch --nodes 2                          # hosts.txt, or two containers or processes here
   orchestrate launch --nodes 2 --nproc-per-node 8 -- -m trainer --task lm --steps 1000
-  orchestrate launch --hosts gpu[01-04] --nodes 4 -- train.py --lr 3e-4
+  orchestrate launch --hosts gpu[01-04] --nodes 4 --mount /srv/code:/code:ro -- /code/train.py --lr 3e-4
   orchestrate launch --nodes 2 --plan                   # show, start nothing
 """,
 )
@@ -166,7 +167,7 @@ def _request(
         nproc=_nproc(nproc_per_node),
         program=program or plan.DEFAULT_PROGRAM,
         image=image or "",
-        preset=preset,
+        preset=_preset(preset),
         environment=_environment(env),
         mounts=tuple(_mount(m) for m in mounts),
         port=master_port,
@@ -199,6 +200,16 @@ def _place(target: str | None) -> str:
     except OperatorError:
         return "process"
     return "local"
+
+
+def _preset(name: str) -> str:
+    """Return the name of a preset that the image has; it is built from this same tree."""
+    known = sorted(
+        p.name.removesuffix(".env") for p in (files("trainer") / "presets").iterdir() if p.name.endswith(".env")
+    )
+    if name not in known:
+        raise UsageError(f"there is no preset {name!r}", where="--preset", next_step=f"use one of: {', '.join(known)}")
+    return name
 
 
 def _nproc(text: str) -> int | None:

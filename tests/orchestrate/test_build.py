@@ -104,10 +104,21 @@ def test_what_is_no_digest_is_not_written_down(root):
 
 
 def test_files_that_are_missing_are_told_before_anything_is_built(root):
-    for field, option in (("ca_file", "--ca-file"), ("wheels", "--wheels")):
+    for field, option in (("ca_file", "--ca-file"), ("wheels", "--wheels"), ("pip_conf", "--pip-conf")):
         with pytest.raises(UsageError, match="there is no") as caught:
             build.build(recipe(root, **{field: root / "nowhere"}))
         assert caught.value.where == option
+
+
+def test_a_path_that_buildx_would_cut_at_its_comma_is_refused(root):
+    (root / "a,b.pem").touch()
+    with pytest.raises(UsageError, match="comma"):
+        build.build(recipe(root, ca_file=root / "a,b.pem"))
+
+
+def test_pips_configuration_is_a_secret_of_the_build(root):
+    argv = build.command(recipe(root, pip_conf=root / "pip.conf"))
+    assert f"--secret=id=pip.conf,src={root / 'pip.conf'}" in argv
 
 
 def test_a_build_that_fails_says_what_to_try(root, monkeypatch):

@@ -44,6 +44,8 @@ def _empty_folder(tmp_path, monkeypatch):
         (["--mount", "/a:/"], "not free", "--mount"),
         (["--mount", "/a:/run/muster/"], "not free", "--mount"),
         (["--mount", "/a:/b"], "nothing can be mounted", "--mount"),
+        (["--preset", "nope"], "no preset 'nope'", "--preset"),
+        (["--preset", "../default"], "no preset", "--preset"),
         (["--hosts", "gpu01"], "--on process runs on this machine", "--hosts"),
         (["--detach"], "cannot be detached", "--detach"),
         (["--", "--nnodes=3", "x.py"], "would be an option of torchrun", "PROGRAM"),

@@ -158,3 +158,15 @@ def test_a_line_of_megabytes_is_told_whole_and_kept_short(begun):
     time.sleep(0.3)
     assert [len(text) for node, _, text in told if node == 0] == [3_000_000]
     assert sum(map(len, one.nodes[0].lines)) <= watch.CHARACTERS_KEPT
+
+
+def test_a_bug_in_following_a_node_is_raised_and_not_taken_for_a_quiet_end(begun):
+    backend, one, _ = begun
+
+    def broken(*_):
+        raise TypeError("a bug")
+
+    one._on_line = broken
+    backend.lines[0] = [b"[rank0]:1"]
+    with pytest.raises(TypeError, match="a bug"):
+        one.wait()
