@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 
 import pytest
@@ -28,6 +29,8 @@ def root(tmp_path):
 
 @pytest.fixture
 def commit(root):
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
     for argv in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "x")):
         subprocess.run([*GIT, *argv], cwd=root, check=True)
     return subprocess.run(
