@@ -5,8 +5,11 @@ There is no fallback: a host that does not hold exactly this image starts nothin
 
 from __future__ import annotations
 
+import contextlib
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from orchestrate.archive import without
 from orchestrate.errors import CannotTell, Refused
 from orchestrate.together import all_of
 
@@ -54,7 +57,8 @@ def bring(
 ) -> None:
     """Bring the image to the engines that lack it and prove that every one holds it.
 
-    `moved(where, bytes, total)` is told of progress, from several threads.
+    Layers that an engine holds already stay here. `moved(where, bytes, total)` is told of progress, from several threads;
+    total is 0 where only some layers travel.
     """
     lacking = missing(image_id, engines)
     if lacking and here is None:
@@ -65,12 +69,7 @@ def bring(
         )
     if lacking and here is not None:
         source = here
-        total = source.image_bytes(image_id)
-
-        def send(engine: Engine) -> None:
-            engine.load_image(_counted(source.save_image(image_id), lambda n: moved(engine.where, n, total)))
-
-        all_of(lacking, send)
+        all_of(lacking, lambda engine: _send(image_id, source, engine, moved))
     for engine, found in zip(engines, all_of(engines, lambda e: e.image_id(image_id)), strict=True):
         if found != image_id:
             raise Refused(
@@ -80,6 +79,30 @@ def bring(
             )
         if engine.image_id(ref) != image_id and "@" not in ref and not ref.startswith("sha256:"):
             engine.tag_image(image_id, ref)
+
+
+def _send(image_id: str, source: Engine, target: Engine, moved: Callable[[str, int, int], None]) -> None:
+    """Load the image into an engine: what it lacks of it, or all when it does not take a part."""
+    spared = _spared(source.layers(image_id), target)
+    if spared:
+        part = without(source.save_image(image_id), spared)
+        with contextlib.suppress(Refused):  # an engine that stores images in another way wants every layer
+            target.load_image(_counted(part, lambda n: moved(target.where, n, 0)))
+            return
+    total = source.image_bytes(image_id)
+    target.load_image(_counted(source.save_image(image_id), lambda n: moved(target.where, n, total)))
+
+
+def _spared(layers: Sequence[str], target: Engine) -> frozenset[str]:
+    """Return the files of a saved image that an engine needs no more: the layers from the bottom that it holds."""
+    held = 0
+    for other in target.image_ids():
+        same = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(layers, target.layers(other), strict=False))
+        )
+        held = max(held, same)
+    names = {f"blobs/{layer.replace(':', '/')}" for layer in layers[:held]}
+    return frozenset(names - {f"blobs/{layer.replace(':', '/')}" for layer in layers[held:]})
 
 
 def _counted(stream: Iterator[bytes], told: Callable[[int], None]) -> Iterator[bytes]:

@@ -6,11 +6,10 @@ shell, nobody logs in twice and no port is opened. Refuses to touch a container 
 
 from __future__ import annotations
 
-import tarfile
 from dataclasses import dataclass
-from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from orchestrate import archive
 from orchestrate.errors import CannotTell, Refused
 from orchestrate.files import replace_file
 
@@ -75,6 +74,15 @@ class Engine:
     def image_bytes(self, ref: str) -> int:
         """Return the size of an image in bytes, 0 when the engine has none of that name."""
         return int((self._image(ref) or {}).get("Size", 0))
+
+    def layers(self, ref: str) -> tuple[str, ...]:
+        """Return the digests of an image's layers, lowest first; empty when the engine has none of that name."""
+        return tuple(((self._image(ref) or {}).get("RootFS") or {}).get("Layers") or ())
+
+    def image_ids(self) -> tuple[str, ...]:
+        """Return the ids of all images that the engine holds."""
+        with _told(self.where):
+            return tuple(str(row["Id"]) for row in self._api.images())
 
     def _image(self, ref: str) -> Mapping[str, Any] | None:
         from docker.errors import ImageNotFound, NotFound
@@ -242,19 +250,15 @@ class Engine:
 
         with _told(self.where):
             try:
-                stream, stat = self._api.get_archive(container_id, path, chunk_size=1 << 20)
+                stream, _ = self._api.get_archive(container_id, path, chunk_size=1 << 20)
             except NotFound:
                 return False
-            if int(stat.get("size", 0)) > max_bytes:
-                return False
-            packed = cast("IO[bytes]", _Readable(stream))
-            with tarfile.open(fileobj=packed, mode="r|") as archive:
-                member = archive.next()
-                content = archive.extractfile(member) if member and member.isreg() else None  # no link leads elsewhere
-                if content is None:
+            with archive.opened(stream) as packed:
+                member = packed.next()
+                if member is None or not member.isreg() or member.size > max_bytes:
                     return False
                 to.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(to, iter(partial(content.read, 1 << 20), b""))
+                replace_file(to, archive.content(packed, member))
             return True
 
     # volumes and networks of a run
@@ -358,20 +362,6 @@ def _dial_command(shell: Shell, where: str) -> str:
     raise CannotTell(f"the Docker Engine does not answer: {first}", where=where, next_step=_START_ENGINE)
 
 
-class _Readable:
-    """An iterator of chunks as the file that tarfile reads."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        while len(self._rest) < size and (chunk := next(self._chunks, b"")):
-            self._rest += chunk
-        part, self._rest = self._rest[:size], self._rest[size:]
-        return part
-
-
 class _told:  # noqa: N801 - it reads as a word in a with statement
     """Turns the SDK's and the transport's errors into ours, with the engine's place."""
 
@@ -391,7 +381,7 @@ class _told:  # noqa: N801 - it reads as a word in a with statement
         if isinstance(error, APIError) and error.response is not None:  # it answered, if only to say no
             said = str(error.explanation or error).strip()
             raise Refused(f"the Docker Engine refused: {said}", where=self.where) from error
-        if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError, tarfile.TarError)) or (
+        if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError, archive.TarError)) or (
             type(error).__module__.startswith("paramiko")
         ):
             raise CannotTell(

@@ -115,11 +115,12 @@ class Lines:
     def moved(self, where: str, done: int, total: int) -> None:
         """Show how much of an image has reached a host."""
         now = time.monotonic()
-        self._moved[where] = f"{where} {min(99, done * 100 // max(1, total))} %"
+        self._moved[where] = f"{where} {min(99, done * 100 // total)} %" if total else f"{where} {done >> 20} MiB"
         if now - self._said_at < (SAY_EVERY_S if self._live is None else 0.2):
             return
         self._said_at = now
-        text = f"image    about {total >> 20} MiB: {', '.join(self._moved.values())}"
+        size = f"about {total >> 20} MiB" if total else "new layers"
+        text = f"image    {size}: {', '.join(self._moved.values())}"
         if self._live is None:
             self._print(text)
         else:

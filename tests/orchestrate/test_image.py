@@ -17,6 +17,7 @@ class Engine:
         self.where = where
         self.named = dict(named or {})
         self.stores_as = stores_as
+        self.held = {}
         self.loaded = 0
 
     def image_id(self, ref):
@@ -24,6 +25,12 @@ class Engine:
 
     def image_bytes(self, ref):
         return 10
+
+    def layers(self, ref):
+        return self.held.get(ref, ())
+
+    def image_ids(self):
+        return tuple(self.held)
 
     def save_image(self, ref):
         yield from (ref.encode(), b"12345")
@@ -90,3 +97,28 @@ def test_an_image_that_nobody_can_bring_is_told_with_the_host_that_lacks_it():
     with pytest.raises(CannotTell, match="the image is not on b") as caught:
         image.bring(ID, "muster:cpu", None, [Engine("a", {"x": ID}), Engine("b")], lambda *_: None)
     assert caught.value.where == "b"
+
+
+LAYERS = tuple(f"sha256:{letter * 64}" for letter in "abc")
+
+
+@pytest.mark.parametrize(
+    ("held", "spared"),
+    [
+        ({}, ""),
+        ({"x": LAYERS[:2]}, "ab"),
+        ({"x": LAYERS[:1], "y": LAYERS[:2]}, "ab"),
+        ({"x": LAYERS[1:]}, ""),  # the same layers on another ground are other files of the engine
+        ({"x": (LAYERS[0], LAYERS[2])}, "a"),
+    ],
+)
+def test_only_layers_that_lie_below_on_the_host_stay_here(held, spared):
+    target = Engine("gpu01")
+    target.held = held
+    assert image._spared(LAYERS, target) == {f"blobs/sha256/{letter * 64}" for letter in spared}
+
+
+def test_a_layer_that_comes_again_higher_up_travels():
+    target = Engine("gpu01")
+    target.held = {"x": LAYERS[:1]}
+    assert image._spared((LAYERS[0], LAYERS[1], LAYERS[0]), target) == set()
