@@ -72,4 +72,4 @@ LABEL org.opencontainers.image.title="muster" \
       muster.variant="${VARIANT}" muster.lock="${LOCK_SHA256}" muster.contract="${CONTRACT}"
 USER 1000:1000
 WORKDIR /run/muster
-ENTRYPOINT ["/opt/venv/bin/python", "-m", "trainer.entry"]
+ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "trainer.entry"]

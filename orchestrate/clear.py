@@ -14,14 +14,11 @@ if TYPE_CHECKING:
 
 
 def clear(engine: Engine, run: str) -> None:
-    """Remove the containers and networks of a run, and its volumes unless the first node ran here."""
-    keep = False
+    """Remove the containers and networks of a run, and the volumes of its nodes but the first."""
     for container in engine.containers(run):
-        ran = bool(container.started_at) and not container.started_at.startswith("0001-")
-        keep = keep or (ran and container.labels.get(LABEL_NODE) == "0")
         engine.remove(container.id)
     for network in engine.networks(run):
         engine.remove_network(network)
-    if not keep:
-        for volume in engine.volumes(run):
+    for volume, labels in engine.volumes(run).items():
+        if (labels.get(LABEL_NODE) or "0") != "0":
             engine.remove_volume(volume)

@@ -6,6 +6,7 @@ Works from labels alone, so any machine that reaches the hosts can do it. Refuse
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import TYPE_CHECKING
 
 from hostsetup import runlog
@@ -18,6 +19,7 @@ from orchestrate.plan import OUT_DIR, NodePlan, RunPlan
 from orchestrate.record import record
 from orchestrate.runs import NodeLog, RunFolder
 from orchestrate.together import attempt
+from orchestrate.watch import CHARACTERS_KEPT, LINES_KEPT
 from trainer.contract import FINAL_WEIGHTS, METRICS_FILE
 
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ def conclude(run: str, found: Sequence[Found], *, grace_s: int, warn: Callable[[
     """Stop and clear a run on the hosts that hold it; return what became of it."""
     held = [(f.host.name, f.engine, c) for f in found if f.engine is not None for c in f.containers]
     nodes = sorted((_node(host, container) for host, _, container in held), key=lambda n: n.node)
-    plan = RunPlan(run, "found", tuple(nodes), "", 0)
+    folder = RunFolder(run)
+    plan = folder.plan() if folder.exists else RunPlan(run, "found", tuple(nodes), "", 0)
     before = [_sighting(host, c) for host, _, c in held]
     for answer in attempt(held, lambda h: h[1].stop(h[2].id, grace_s), deadline_s=grace_s + STOP_S):
         if isinstance(answer, Exception):
             warn(f"not stopped: {answer}")
-    folder = RunFolder(run)
     folder.path.mkdir(parents=True, exist_ok=True)
     logs = {}
     for _, engine, container in held:
@@ -62,11 +64,11 @@ def _clear(found: Found, run: str) -> None:
 
 
 def _collect(engine: Engine, container: Container, log: NodeLog, warn: Callable[[str], None]) -> runlog.RunLog:
-    kept = []
+    kept: deque[str] = deque(maxlen=LINES_KEPT)
     try:
         for _, line in lines(engine, container.id, follow=False):
             log.write(line)
-            kept.append(line.decode("utf-8", "replace"))
+            kept.append(line.decode("utf-8", "replace")[:CHARACTERS_KEPT])
     except OperatorError as error:
         warn(f"the log of {container.name} could not be fetched: {error.what}")
     finally:

@@ -35,6 +35,10 @@ class OperatorError(Exception):
         self.where = where
         self.next_step = next_step
 
+    def as_json(self) -> dict[str, str]:
+        """Return what, where and next for programs."""
+        return {"what": self.what, "where": self.where, "next": self.next_step}
+
 
 class UsageError(OperatorError):
     """The command line, or a file it names, is wrong; nothing was done."""

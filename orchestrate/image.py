@@ -5,7 +5,7 @@ There is no fallback: a host that does not hold exactly this image starts nothin
 
 from __future__ import annotations
 
-import contextlib
+import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from orchestrate.engine import Engine
 
+ASK_S = 60.0
 _BUILD = "build it: `orchestrate build --variant cpu` (or cuda); `docker image ls` shows what is there"
 
 
@@ -26,7 +27,7 @@ def choose(ref: str, here: Engine | None, engines: Sequence[Engine]) -> str:
     own = here.image_id(ref) if here else None
     if own is not None:
         return own
-    held = all_of(engines, lambda engine: engine.image_id(ref))
+    held = all_of(engines, lambda engine: engine.image_id(ref), deadline_s=ASK_S)
     if all(held) and len(set(held)) == 1 and held[0] is not None:
         return held[0]
     lacking = [engine.where for engine, image in zip(engines, held, strict=True) if image is None]
@@ -48,7 +49,7 @@ def choose(ref: str, here: Engine | None, engines: Sequence[Engine]) -> str:
 
 def missing(image_id: str, engines: Sequence[Engine]) -> list[Engine]:
     """Return the engines that do not hold the image."""
-    held = all_of(engines, lambda engine: engine.image_id(image_id))
+    held = all_of(engines, lambda engine: engine.image_id(image_id), deadline_s=ASK_S)
     return [engine for engine, found in zip(engines, held, strict=True) if found is None]
 
 
@@ -70,7 +71,7 @@ def bring(
     if lacking and here is not None:
         source = here
         all_of(lacking, lambda engine: _send(image_id, source, engine, moved))
-    for engine, found in zip(engines, all_of(engines, lambda e: e.image_id(image_id)), strict=True):
+    for engine, found in zip(engines, all_of(engines, lambda e: e.image_id(image_id), deadline_s=ASK_S), strict=True):
         if found != image_id:
             raise Refused(
                 f"the image on the host is {found or 'missing'}, not {image_id}, after it was brought there",
@@ -86,8 +87,12 @@ def _send(image_id: str, source: Engine, target: Engine, moved: Callable[[str, i
     spared = _spared(source.layers(image_id), target)
     if spared:
         part = without(source.save_image(image_id), spared)
-        with contextlib.suppress(Refused):  # an engine that stores images in another way wants every layer
+        try:
             target.load_image(_counted(part, lambda n: moved(target.where, n, 0)))
+        except Refused as error:  # an engine that stores images in another way wants every layer
+            if not re.search(r"not found|no such file", error.what, re.IGNORECASE):
+                raise
+        else:
             return
     total = source.image_bytes(image_id)
     target.load_image(_counted(source.save_image(image_id), lambda n: moved(target.where, n, total)))

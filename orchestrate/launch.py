@@ -6,12 +6,15 @@ Whatever happens after the first container exists, it ends with none of them lef
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from orchestrate import image as images
 from orchestrate import plan as planning
@@ -33,11 +36,18 @@ if TYPE_CHECKING:
     from orchestrate.plan import Mount, NodeFacts, RunPlan
     from orchestrate.remote import Shell
     from orchestrate.report.launch import View
-    from orchestrate.runs import RunFolder as Folder
 
-STOP_GRACE_S = 2
+INTERRUPT_GRACE_S = 10  # for the ranks to write a checkpoint
+STOP_GRACE_S = 2  # for what is left of a run that has failed
 SURVEY_S = 60.0
 LOOK_S = 10.0
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+Closing = TypeVar("Closing", bound=_Closes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,8 @@ class Prepared:
     def __init__(self, request: Request) -> None:
         self.request = request
         self._stack = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._closed = False
         self._engines: dict[str, Engine] = {}
         self.plan: RunPlan
 
@@ -74,12 +86,27 @@ class Prepared:
                 plan = replace(plan, image_id=images.choose(plan.image, self._here, engines))
             self.plan = plan
         except BaseException:
-            self._stack.close()
+            self._close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed = True
         self._stack.close()
+
+    def _hold(self, opened: Closing) -> Closing:
+        """Close a connection with the context; one that comes after its end, from a host that was given up, at once."""
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._stack.callback(opened.close)
+        if closed:
+            opened.close()
+        return opened
 
     def _planned(self, hosts: Sequence[Host], facts: Mapping[str, NodeFacts], port: int, subnet: str = "") -> RunPlan:
         asked = self.request
@@ -102,9 +129,7 @@ class Prepared:
     def _shell(self, host: Host) -> Shell:
         from orchestrate.remote import connect
 
-        shell = connect(host)
-        self._stack.callback(shell.close)
-        return shell
+        return self._hold(connect(host))
 
     def _over_ssh(self) -> RunPlan:
         """Connect to the hosts that will be used, and ask them what the plan needs."""
@@ -112,15 +137,10 @@ class Prepared:
 
         asked = self.request
         used = [h for h in asked.hosts if not h.spare][: asked.nodes]
-        if len(used) < asked.nodes:
-            planning.make(
-                run=asked.run, backend="ssh", hosts=asked.hosts, facts={}, nodes=asked.nodes, port=0
-            )  # says so
-        shells = all_of(used, self._shell, deadline_s=SURVEY_S)
-        engines = all_of(shells, engine.behind, deadline_s=SURVEY_S)
-        for host, one in zip(used, engines, strict=True):
-            self._engines[host.name] = one
-            self._stack.callback(one.close)
+        planning.refuse_too_many(asked.nodes, asked.hosts)
+        shells = self._shells(used)
+        engines = all_of(shells, lambda s: self._hold(engine.behind(s)), deadline_s=SURVEY_S)
+        self._engines = {host.name: one for host, one in zip(used, engines, strict=True)}
         paths = survey.routes(shells, lambda them, work: all_of(them, work, deadline_s=SURVEY_S))
         extras = all_of(shells, lambda s: (survey.gpus(s), survey.rdma_devices(s)), deadline_s=SURVEY_S)
         facts = {
@@ -129,13 +149,23 @@ class Prepared:
         }
         return self._planned(asked.hosts, facts, survey.port_on(shells[0], asked.run, asked.port))
 
+    def _shells(self, hosts: Sequence[Host]) -> list[Shell]:
+        """Connect to all hosts through the bounded pool; raise the first error in the order of the hosts."""
+        from orchestrate.remote import fan_out
+
+        answers = fan_out(hosts, self._shell, deadline_s=SURVEY_S).values()
+        for answer in answers:
+            if isinstance(answer, OperatorError):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, OperatorError)]
+
     def _on_engine(self) -> RunPlan:
         """Several containers on this machine's engine, on a network of their own."""
         from orchestrate import engine
 
-        here = engine.local()
-        self._stack.callback(here.close)
-        subnet, addresses = planning.one_machine(here.subnets(), self.request.nodes)
+        here = self._hold(engine.local())
+        used = (*here.subnets(), *survey.routed(Path("/proc/net/route")))
+        subnet, addresses = planning.one_machine(used, self.request.nodes)
         hosts, facts = self._several(addresses, iface="eth0")
         self._engines = {host.name: here for host in hosts}
         return self._planned(hosts, facts, self.request.port or 29500, subnet)
@@ -148,7 +178,6 @@ class Prepared:
             raise UsageError("plain processes see this machine's files: nothing can be mounted", where="--mount")
         hosts, facts = self._several(["127.0.0.1"] * self.request.nodes, iface="lo")
         shell = connect(Host("localhost", "localhost", local=True))
-        self._stack.callback(shell.close)
         port = survey.port_on(shell, self.request.run, self.request.port)
         return replace(self._planned(hosts, facts, port), image="")
 
@@ -158,14 +187,14 @@ class Prepared:
         from orchestrate.remote import connect
 
         shell = connect(Host("localhost", "localhost", local=True))
-        self._stack.callback(shell.close)
-        gpus = survey.gpus(shell)
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}  # the usual way to say: not on GPUs
+        gpus = () if hidden else survey.gpus(shell)
         share = len(gpus) // self.request.nodes
         if gpus and not share:
             raise UsageError(
                 f"{self.request.nodes} nodes are asked for and this machine has {len(gpus)} GPUs",
                 where="--nodes",
-                next_step=f"use --nodes {len(gpus)} or fewer on this machine",
+                next_step=f"use --nodes {len(gpus)} or fewer on this machine, or CUDA_VISIBLE_DEVICES= to train without GPUs",
             )
         hosts = [Host(f"node{k}", "localhost", local=True) for k in range(self.request.nodes)]
         facts = {
@@ -186,7 +215,8 @@ class Prepared:
 
     def manifest(self) -> dict[str, Any]:
         """Return what ran where, for whoever wants to run it again: versions, the image's labels, every host's engine."""
-        hosts = {name: {"engine": one.version()} for name, one in self._engines.items()}
+        versions = all_of(list(self._engines.values()), lambda one: one.version(), deadline_s=LOOK_S)
+        hosts = {name: {"engine": version} for name, version in zip(self._engines, versions, strict=True)}
         image = next(iter(self._engines.values())).image_labels(self.plan.image_id) if self._engines else {}
         return {
             "schema": "muster.manifest/1",
@@ -208,13 +238,11 @@ class Prepared:
         from orchestrate import engine
 
         try:
-            here = engine.local()
+            return self._hold(engine.local())
         except OperatorError:
             return None
-        self._stack.callback(here.close)
-        return here
 
-    def backend(self, folder: Folder) -> Backend:
+    def backend(self, folder: RunFolder) -> Backend:
         """Return the backend that will run the plan."""
         if self.request.on == "process":
             from orchestrate.backends.process import Processes
@@ -242,14 +270,17 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
     folder.event("planned", hosts=[n.host for n in plan.nodes], world_size=plan.world_size)
     backend = prepared.backend(folder)
     try:
+        backend.claim()
         prepared.bring_image(view)
         view.phase("place", f"{len(plan.nodes)} nodes: create all or none")
         backend.place()
         folder.event("placed")
         view.phase("start", f"torchrun, {plan.world_size} ranks, master {plan.master_address}:{plan.master_port}")
-        backend.start()
-        with contextlib.suppress(OSError, OperatorError):  # a record that cannot be made never costs the run
+        try:
             folder.write("manifest.json", prepared.manifest())
+        except (OSError, OperatorError) as error:  # a record that cannot be made never costs the run
+            view.warn(f"no manifest.json: {error}")
+        backend.start()
         folder.event("started")
         return None if detach else _attend(backend, plan, folder, view)
     except BaseException as error:
@@ -258,11 +289,12 @@ def execute(prepared: Prepared, view: View, *, detach: bool = False) -> Outcome 
             raise
         stopped = isinstance(error, KeyboardInterrupt)
         code = Exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else error.exit_code
-        outcome = Outcome(plan.run, "stopped" if stopped else "refused", int(code))
+        told = None if isinstance(error, KeyboardInterrupt) else error.as_json()
+        outcome = Outcome(plan.run, "stopped" if stopped else "refused", int(code), error=told)
         record(folder, plan, outcome, view.warn)
+        view.outcome(outcome, folder.path, backend.out_place())
         if not stopped:
             raise
-        view.outcome(outcome, folder.path, backend.out_place())
         return outcome
     finally:
         backend.close()
@@ -283,12 +315,22 @@ def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> O
         watch.force()
     before, failed = watch.sightings(), watch.failed
     if any(not s.over for s in before):
-        backend.stop(STOP_GRACE_S)
+        backend.stop(INTERRUPT_GRACE_S if stopped else STOP_GRACE_S)
     logs = watch.drain()
-    outcome = derive(plan, _settled(backend, plan, before, failed), logs, stopped=stopped, detected_after_s=noticed)
+    outcome = derive(
+        plan,
+        _settled(backend, plan, before, failed),
+        logs,
+        stopped=stopped,
+        detected_after_s=noticed,
+        resumed_from_step=watch.resumed_from_step,
+    )
     if watch.lines_lost:
         view.warn(f"{watch.lines_lost} lines of output could not be kept in {folder.path / 'logs'}")
-    _take(backend, folder, view)
+    try:
+        _take(backend, folder, view)
+    except KeyboardInterrupt:  # the verdict stands
+        view.warn("interrupted: not all that the run wrote was fetched")
     _clear(backend, view)
     record(folder, plan, outcome, view.warn)
     view.outcome(outcome, folder.path, backend.out_place())

@@ -70,6 +70,7 @@ class Outcome:
     findings: tuple[Finding, ...] = ()
     attempts: tuple[Mapping[str, Any], ...] = ()
     resumed_from_step: int | None = None
+    error: Mapping[str, str] | None = None  # what, where and next of a run that was refused
 
     def as_json(self) -> dict[str, Any]:
         """Return the outcome as outcome.json holds it."""

@@ -139,14 +139,8 @@ def make(
 
     `nproc`: ranks of every node; None = the host's slots, else its GPUs, else 1. `options` are further fields of RunPlan.
     """
+    refuse_too_many(nodes, hosts)
     usable = [host for host in hosts if not host.spare]
-    if nodes > len(usable):
-        raise UsageError(
-            f"{nodes} nodes are asked for, and the inventory has {len(usable)} host{'s' * (len(usable) != 1)}"
-            + (" that are not spares" if len(usable) != len(hosts) else ""),
-            where="--nodes",
-            next_step=f"use --nodes {len(usable)}, or add hosts",
-        )
     placed: list[NodePlan] = []
     first_rank = 0
     for index, host in enumerate(usable[:nodes]):
@@ -164,6 +158,7 @@ def make(
             )
         )
         first_rank += count
+    _refuse_mixed(placed)
     if backend != "process":
         _refuse_shared_addresses(placed)
     return RunPlan(
@@ -174,6 +169,29 @@ def make(
         master_port=port,
         **options,
     )
+
+
+def refuse_too_many(nodes: int, hosts: Sequence[Host]) -> None:
+    """Raise UsageError when there are not enough hosts that are no spares."""
+    usable = sum(not host.spare for host in hosts)
+    if nodes > usable:
+        raise UsageError(
+            f"{nodes} nodes are asked for, and the inventory has {usable} host{'s' * (usable != 1)}"
+            + (" that are not spares" if usable != len(hosts) else ""),
+            where="--nodes",
+            next_step=f"use --nodes {usable}, or add hosts",
+        )
+
+
+def _refuse_mixed(nodes: Sequence[NodePlan]) -> None:
+    """Raise Refused when some nodes have GPUs and others none: their ranks would wait for each other for ever."""
+    without = [node.host for node in nodes if not node.gpus]
+    if without and len(without) < len(nodes):
+        raise Refused(
+            f"{without[0]} has no GPU and other nodes have: NCCL on one side and Gloo on the other never meet",
+            where=without[0],
+            next_step="leave the host out; if it has GPUs, `nvidia-smi` there must list them",
+        )
 
 
 def _refuse_shared_addresses(nodes: Sequence[NodePlan]) -> None:
@@ -224,6 +242,8 @@ def environment(plan: RunPlan, node: NodePlan, *, out: str) -> dict[str, str]:
         contract.ENV_OUT: out,
         contract.ENV_PRESET: plan.preset,
     }
+    if node.gpus and plan.backend == "process":  # a container sees its own GPUs alone, a process all of them
+        values["CUDA_VISIBLE_DEVICES"] = ",".join(node.gpus)
     if node.nproc > 1:
         values["OMP_NUM_THREADS"] = "1"  # what torchrun would set, without its warning
     if node.iface:
@@ -278,7 +298,7 @@ def container_spec(plan: RunPlan, node: NodePlan) -> ContainerSpec:
 
 
 def one_machine(subnets_in_use: Sequence[str], nodes: int) -> tuple[str, tuple[str, ...]]:
-    """Return a private /24 that overlaps none of `subnets_in_use`, and an address in it for each node."""
+    """Return a private /24 that overlaps none of `subnets_in_use` (networks of the engine, routes of the machine), and an address in it for each node."""
     if nodes > MOST_NODES_HERE:
         raise UsageError(
             f"one machine's network has room for {MOST_NODES_HERE} nodes",

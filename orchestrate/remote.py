@@ -59,7 +59,7 @@ class Remote:
         try:
             channel = self.connection.transport.open_session(timeout=timeout_s)
             try:
-                _execute(channel, command, deadline)
+                execute(channel, wrapped(command), deadline)
                 return _pump(channel, stdin, (out, err), deadline, max_bytes)
             finally:
                 channel.close()
@@ -166,13 +166,13 @@ def _drop(connection: Connection | None) -> None:
         connection.client.close()  # Fabric's own close does nothing before the login
 
 
-def _execute(channel: paramiko.Channel, command: str, deadline: float) -> None:
+def execute(channel: paramiko.Channel, command: str, deadline: float) -> None:
     """Ask for the command; paramiko waits for the host's answer without end, so a silent host loses its connection."""
     watch = threading.Timer(_left(deadline), channel.get_transport().close)
     watch.daemon = True
     watch.start()
     try:
-        channel.exec_command(wrapped(command))
+        channel.exec_command(command)
     finally:
         watch.cancel()
 

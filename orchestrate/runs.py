@@ -58,6 +58,7 @@ class RunFolder:
     def create(self, plan: RunPlan) -> None:
         """Make the folder, with the plan in it; raise UsageError when a run of that name was recorded here."""
         try:
+            self._set_aside_refused()
             self.path.mkdir(parents=True)
             self.write("plan.json", planning.to_json(plan))
         except FileExistsError:
@@ -72,6 +73,19 @@ class RunFolder:
                 where=str(self.path),
                 next_step="run from a folder that you may write to",
             ) from error
+
+    def _set_aside_refused(self) -> None:
+        """Free a name whose run never started: its record moves to NAME.refused-K, and is not lost."""
+        try:
+            outcome = json.loads((self.path / "outcome.json").read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return
+        if not isinstance(outcome, dict) or outcome.get("state") != "refused":
+            return
+        number = 1
+        while (aside := self.path.with_name(f"{self.run}.refused-{number}")).exists():
+            number += 1
+        self.path.rename(aside)
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file, whole or not at all."""

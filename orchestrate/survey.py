@@ -17,6 +17,7 @@ from orchestrate.plan import NodeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
 
     from orchestrate.inventory import Host
     from orchestrate.remote import Shell
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # Below Linux's default range of ephemeral ports (32768 and up), above the registered ones in common use.
 PORTS = range(20000, 32000)
 
-_GPUS = "nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null"
+_GPUS = "command -v nvidia-smi >/dev/null || exit 127; timeout 30 nvidia-smi --query-gpu=uuid --format=csv,noheader"
 _RDMA = 'for d in /dev/infiniband/uverbs* /dev/infiniband/rdma_cm; do [ -c "$d" ] && printf \'%s\\n\' "$d"; done; true'
 _IFACE = re.compile(r"[\w.:@-]{1,15}", re.ASCII)
 _LISTENING = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null"
@@ -33,10 +34,22 @@ _HOLDER = "{ ss -Hltnp; sudo -n ss -Hltnp; } 2>/dev/null | head -c 400000"  # ro
 
 
 def gpus(shell: Shell) -> tuple[str, ...]:
-    """Return the UUIDs of the host's GPUs in driver order; empty without NVIDIA's tool."""
-    said = shell.run(f"timeout 30 {_GPUS}", timeout_s=40)
+    """Return the UUIDs of the host's GPUs in driver order; empty without NVIDIA's tool, or when it finds none.
+
+    Raises CannotTell when the tool fails or hangs: a broken driver must not turn a run into one without GPUs.
+    """
+    said = shell.run(_GPUS, timeout_s=40)
     lines = said.stdout.decode("utf-8", "replace").splitlines()
-    return tuple(line.strip() for line in lines if line.startswith("GPU-")) if said.exit_code == 0 else ()
+    if said.exit_code == 0:
+        return tuple(line.strip() for line in lines if line.startswith("GPU-"))
+    told = [*lines, *said.stderr.decode("utf-8", "replace").splitlines(), f"no answer (exit code {said.exit_code})"]
+    if said.exit_code == 127 or "No devices were found" in " ".join(told):
+        return ()
+    raise CannotTell(
+        f"nvidia-smi fails: {next(line for line in told if line.strip())[:200]}",
+        where=shell.host.name,
+        next_step="repair the driver on that host, or leave the host out",
+    )
 
 
 def rdma_devices(shell: Shell) -> tuple[str, ...]:
@@ -60,6 +73,23 @@ def listening(shell: Shell) -> frozenset[int]:
 def parse_listening(text: str) -> frozenset[int]:
     """Return the listening ports of /proc/net/tcp and tcp6 (state 0A); lines of another form say nothing."""
     return frozenset(int(port, 16) for port in _LISTENER.findall(text))
+
+
+def routed(table: Path) -> tuple[str, ...]:
+    """Return the networks that this machine has routes to, read from the kernel's own table (/proc/net/route)."""
+    try:
+        rows = [line.split() for line in table.read_text("utf-8", "replace").splitlines()[1:]]
+    except OSError:
+        return ()
+    pairs = [(_little(r[1]), _little(r[7])) for r in rows if len(r) > 7]
+    return tuple(f"{to}/{mask}" for to, mask in pairs if to and mask and mask != "0.0.0.0")  # noqa: S104 - a default route
+
+
+def _little(word: str) -> str:
+    """Return the address that the kernel writes as eight hexadecimal digits, lowest byte first; empty for anything else."""
+    if not re.fullmatch(r"[0-9A-Fa-f]{8}", word):
+        return ""
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(word)))
 
 
 def free_port(run: str, busy: Collection[int]) -> int:

@@ -25,8 +25,7 @@ def attempt(
     A thing that has not answered after `deadline_s` seconds counts as CannotTell; its thread is left behind, not waited for.
     An interrupt is passed on once all work that has begun has ended, or after `settle_s` seconds.
     """
-    late = CannotTell(f"no answer within {deadline_s:g} s" if deadline_s else "no answer")
-    answers: list[T | Exception] = [late] * len(things)
+    answers: list[T | Exception] = [_late(thing, deadline_s) for thing in things]
 
     def one(index: int) -> None:
         try:
@@ -44,6 +43,16 @@ def attempt(
         _join(threads, time.monotonic() + settle_s)
         raise
     return list(answers)
+
+
+def _late(thing: object, deadline_s: float | None) -> CannotTell:
+    words = (getattr(thing, name, None) for name in ("where", "host", "name"))
+    named = [word if isinstance(word, str) else getattr(word, "name", "") for word in (thing, *words)]
+    return CannotTell(
+        f"no answer within {deadline_s:g} s" if deadline_s else "no answer",
+        where=next((word for word in named if word), ""),
+        next_step="see whether the host hangs (a dead disk or driver) or is very busy, then try again",
+    )
 
 
 def _join(threads: Sequence[threading.Thread], deadline: float) -> None:

@@ -16,7 +16,7 @@ from hostsetup import runlog
 from orchestrate.errors import OperatorError
 from orchestrate.outcome import Sighting
 from orchestrate.runs import NodeLog
-from trainer.contract import Progress, parse_progress
+from trainer.contract import Progress, parse_progress, parse_resumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +68,7 @@ class Watch:
         self._told = threading.Lock()
         self._over = threading.Event()
         self._bugs: list[Exception] = []  # of the nodes' threads, raised where somebody sees them
+        self.resumed_from_step: int | None = None
         self.lines_lost = 0  # that could not be kept here
         now = time.monotonic()
         self.nodes = [Node(n, Sighting(n.node, n.host, "created"), now, now) for n in plan.nodes]
@@ -193,6 +194,8 @@ class Watch:
             return
         with self._told:
             progress = parse_progress(text) if rank == 0 else None
+            if rank == 0 and (step := parse_resumed(text)) is not None:
+                self.resumed_from_step = step
             if progress is not None:
                 self._on_progress(progress)
             self._on_line(node.plan, rank, text)

@@ -36,6 +36,7 @@ METRIC_FIELDS: Final = ("step", "samples", "loss", "lr", "samples_per_s", "step_
 _PROGRESS = re.compile(
     r"\bstep (?P<step>\d+)/(?P<steps>\d+)\s+loss (?P<loss>\S+)\s+lr (?P<lr>\S+)\s+(?P<rate>\S+) samples/s"
 )
+_RESUMED = re.compile(r"resuming from .+: step (\d{1,12}), \d+ samples$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,17 @@ class Progress:
         return (
             f"step {self.step}/{self.steps}  loss {self.loss:.4f}  lr {self.lr:.3e}  {self.samples_per_s:.1f} samples/s"
         )
+
+
+def resumed_line(place: str, step: int, samples: int) -> str:
+    """Return the line that rank 0 prints when a run goes on; `parse_resumed` reads it back."""
+    return f"resuming from {place}: step {step}, {samples} samples"
+
+
+def parse_resumed(line: str) -> int | None:
+    """Return the step that a run goes on from, or None when the line tells of something else."""
+    found = _RESUMED.match(line)
+    return int(found[1]) if found else None
 
 
 def parse_progress(line: str) -> Progress | None:

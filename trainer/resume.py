@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer import checkpoint
-from trainer.contract import CHECKPOINT_DIR, METRICS_FILE
+from trainer.contract import CHECKPOINT_DIR, METRICS_FILE, resumed_line
 from trainer.errors import UsageError
 from trainer.optim import restore
 from trainer.record import say
@@ -83,7 +83,7 @@ def _look(config: Config, mine: dict[str, Any], out: Path) -> checkpoint.Saved |
         raise UsageError(f"{folder} holds {done} samples of training, only {asked} are asked for: ask for more")
     if done < asked and done % config.global_batch:
         raise UsageError(f"{folder} ended on a short last batch and cannot go on: give another --out")
-    say(f"resuming from {folder}: step {saved.state['step']}, {done} samples")
+    say(resumed_line(str(folder), saved.state["step"], done))
     if asked != planned:
         say(f"the schedule now follows {asked} samples; that of the checkpoint followed {planned}")
     return saved

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 class Backend(Protocol):
     """A place where the nodes of one plan run."""
 
+    def claim(self) -> None:
+        """Raise UsageError when a run of the plan's name is there already; makes nothing."""
+
     def place(self) -> None:
         """Create every node of the plan, or none; raise OperatorError with nothing left behind."""
 
@@ -43,7 +46,7 @@ class Backend(Protocol):
         """End every node: politely, then by force after `grace_s` seconds."""
 
     def remove(self) -> list[str]:
-        """Remove every trace of the nodes; return one sentence for each host where that could not be done."""
+        """Remove what this backend made; return one sentence for each host where that could not be done."""
 
     def close(self) -> None:
         """Drop connections; the run is not touched."""

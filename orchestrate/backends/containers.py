@@ -8,7 +8,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from orchestrate import plan as planning
-from orchestrate.clear import clear
 from orchestrate.cut import cut
 from orchestrate.errors import CannotTell, OperatorError, UsageError
 from orchestrate.outcome import Sighting
@@ -37,7 +36,11 @@ class Containers:
         self.plan = plan
         self._open = open_engine
         self._engines: dict[str, Engine] = {}
-        self._ids: dict[int, str] = {}
+        self._ids: dict[int, str] = {}  # of the containers that this object created
+        self._volumes: set[str] = set()  # hosts where it made the run's volume
+        self._networks: set[str] = set()
+        self._started = False
+        self._given_up = False
         self._lock = threading.Lock()
 
     def engine(self, host: str) -> Engine:
@@ -62,24 +65,11 @@ class Containers:
             with contextlib.suppress(OperatorError, OSError):
                 lost.close()
 
-    def place(self) -> None:
-        """Create networks, volumes and containers on every host, or leave nothing anywhere."""
+    def claim(self) -> None:
+        """Refuse a name that is in use on any of the hosts; nothing is made yet."""
         all_of(self._hosts(), self._refuse_another, deadline_s=CREATE_S)
-        try:
-            all_of(self._hosts(), self._ground, deadline_s=CREATE_S, settle_s=SETTLE_S)
-            ids = all_of(
-                self.plan.nodes,
-                lambda n: self.engine(n.host).create(planning.container_spec(self.plan, n)),
-                deadline_s=CREATE_S,
-                settle_s=SETTLE_S,
-            )
-        except BaseException:
-            self.remove()
-            raise
-        self._ids = {node.node: container for node, container in zip(self.plan.nodes, ids, strict=True)}
 
     def _refuse_another(self, host: str) -> None:
-        """Refuse a name that is in use on a host: clearing up after ourselves would take the other run along."""
         if self.engine(host).containers(self.plan.run):
             raise UsageError(
                 f"a run named {self.plan.run} is on the host already",
@@ -87,27 +77,49 @@ class Containers:
                 next_step=f"choose another --name, or `orchestrate stop {self.plan.run}`",
             )
 
-    def _ground(self, host: str) -> None:
-        engine = self.engine(host)
-        engine.create_volume(planning.volume_name(self.plan), planning.labels(self.plan))
-        if self.plan.subnet:
-            engine.create_network(f"muster-{self.plan.run}", self.plan.subnet, planning.labels(self.plan))
-
-    def start(self) -> None:
-        """Start every container; when one does not start, remove them all."""
+    def place(self) -> None:
+        """Create networks, volumes and containers on every host, or leave nothing anywhere."""
         try:
-            all_of(self.plan.nodes, lambda n: self.engine(n.host).start(self._id(n)), deadline_s=CREATE_S)
+            all_of(self._hosts(), self._ground, deadline_s=CREATE_S, settle_s=SETTLE_S)
+            all_of(self.plan.nodes, self._create, deadline_s=CREATE_S, settle_s=SETTLE_S)
         except BaseException:
             self.remove()
             raise
 
-    def _id(self, node: NodePlan) -> str:
-        return self._ids.get(node.node) or planning.container_name(self.plan, node)
+    def _ground(self, host: str) -> None:
+        engine = self.engine(host)
+        name = planning.volume_name(self.plan)
+        if name not in engine.volumes(self.plan.run):  # one that is there holds checkpoints to go on from
+            first = next(node for node in self.plan.nodes if node.host == host)
+            engine.create_volume(name, planning.labels(self.plan, first))
+            self._volumes.add(host)
+        if self.plan.subnet:
+            engine.create_network(f"muster-{self.plan.run}", self.plan.subnet, planning.labels(self.plan))
+            self._networks.add(host)
+
+    def _create(self, node: NodePlan) -> None:
+        engine = self.engine(node.host)
+        made = engine.create(planning.container_spec(self.plan, node))
+        with self._lock:
+            late = self._given_up
+            if not late:
+                self._ids[node.node] = made
+        if late:  # everything else has been removed while this engine was thinking
+            engine.remove(made)
+
+    def start(self) -> None:
+        """Start every container; when one does not start, remove them all."""
+        try:
+            all_of(self.plan.nodes, lambda n: self.engine(n.host).start(self._ids[n.node]), deadline_s=CREATE_S)
+        except BaseException:
+            self.remove()
+            raise
+        self._started = True
 
     def look(self, node: NodePlan) -> Sighting:
         """Return how a node's container stands."""
         try:
-            seen = self.engine(node.host).look(self._id(node))
+            seen = self.engine(node.host).look(self._ids[node.node])
         except OperatorError as error:
             self._forget(node.host)
             return Sighting(node.node, node.host, "unreachable", detail=error.what)
@@ -118,12 +130,12 @@ class Containers:
 
     def follow(self, node: NodePlan, after: str) -> Iterator[tuple[str, bytes]]:
         """Yield the lines of a node's container with the engine's times."""
-        yield from lines(self.engine(node.host), self._id(node), after=after, follow=True)
+        yield from lines(self.engine(node.host), self._ids[node.node], after=after, follow=True)
 
     def take(self, path: str, folder: Path) -> bool:
         """Bring a file of the first node's out folder here."""
         first = self.plan.nodes[0]
-        return self.engine(first.host).copy_out(self._id(first), f"{planning.OUT_DIR}/{path}", folder / path)
+        return self.engine(first.host).copy_out(self._ids[first.node], f"{planning.OUT_DIR}/{path}", folder / path)
 
     def out_place(self) -> str:
         """Return where the first node's out folder is."""
@@ -132,25 +144,46 @@ class Containers:
     def force(self, node: NodePlan, pids: Sequence[int]) -> None:
         """Send SIGKILL inside the node's container, where the process ids come from."""
         with contextlib.suppress(OperatorError):  # then the whole container is stopped, and says less
-            self.engine(node.host).kill_inside(self._id(node), pids)
+            self.engine(node.host).kill_inside(self._ids[node.node], pids)
 
     def stop(self, grace_s: int) -> None:
         """Stop every container, all at once."""
         attempt(
             self.plan.nodes,
-            lambda n: self.engine(n.host).stop(self._id(n), grace_s),
+            lambda n: self.engine(n.host).stop(self._ids[n.node], grace_s),
             deadline_s=grace_s + REMOVE_S,
         )
 
     def remove(self) -> list[str]:
-        """Remove containers and networks of the run, and the volumes of all hosts but the first, found by label."""
-        hosts = self._hosts()
-        answers = attempt(hosts, lambda host: clear(self.engine(host), self.plan.run), deadline_s=REMOVE_S)
+        """Remove what this object made, and nothing else that carries the run's name.
+
+        The first host's volume stays once the run has started: it holds the checkpoints.
+        """
+        with self._lock:
+            self._given_up = True
+        hosts = [host for host in self._hosts() if self._made_on(host)]
+        answers = attempt(hosts, self._remove_on, deadline_s=REMOVE_S)
         return [
             f"{host}: {getattr(answer, 'what', '') or answer!r}"
             for host, answer in zip(hosts, answers, strict=True)
             if isinstance(answer, Exception)
         ]
+
+    def _nodes_on(self, host: str) -> list[NodePlan]:
+        return [node for node in self.plan.nodes if self.plan.subnet or node.host == host]
+
+    def _made_on(self, host: str) -> bool:
+        return host in self._volumes | self._networks or any(n.node in self._ids for n in self._nodes_on(host))
+
+    def _remove_on(self, host: str) -> None:
+        engine = self.engine(host)
+        for node in self._nodes_on(host):
+            if node.node in self._ids:
+                engine.remove(self._ids[node.node])
+        if host in self._networks:
+            engine.remove_network(f"muster-{self.plan.run}")
+        if host in self._volumes and not (self._started and host == self.plan.nodes[0].host):
+            engine.remove_volume(planning.volume_name(self.plan))
 
     def close(self) -> None:
         """Close every connection."""

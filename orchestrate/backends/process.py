@@ -46,6 +46,9 @@ class Processes:
     def _environment(self, node: NodePlan) -> dict[str, str]:
         return planning.environment(self.plan, node, out=str(self._folder.resolve()))
 
+    def claim(self) -> None:
+        """Nothing to refuse: processes have no name that another run could hold."""
+
     def place(self) -> None:
         """Check that torchrun can run here, and make the folders."""
         # asking a child keeps torch out of this process

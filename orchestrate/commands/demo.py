@@ -34,6 +34,7 @@ def demo(steps: str) -> int:
     run(["preflight", "local"])
     where = _where()
     heading(f"2. Train on two nodes of it: orchestrate launch --on {where} --nodes 2 -- -m trainer --steps {steps}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # it shows the machinery on any machine, and trains on CPUs
     name = f"demo-{runs.new_name()}"
     asked = ["launch", "--on", where, "--name", name, "--nodes", "2", "--nproc-per-node", "1"]
     code = run([*asked, "--", "-m", "trainer", "--steps", steps])

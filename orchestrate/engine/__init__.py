@@ -245,7 +245,7 @@ class Engine:
                     raise
 
     def copy_out(self, container_id: str, path: str, to: Path, max_bytes: int = 1 << 30) -> bool:
-        """Copy a file of a container (running or not) here, whole or not at all; False when it has none, or a larger one."""
+        """Copy a file of a container (running or not) here, whole or not at all; False when it has none."""
         from docker.errors import NotFound
 
         with _told(self.where):
@@ -255,8 +255,12 @@ class Engine:
                 return False
             with archive.opened(stream) as packed:
                 member = packed.next()
-                if member is None or not member.isreg() or member.size > max_bytes:
+                if member is None or not member.isreg():
                     return False
+                if member.size > max_bytes:
+                    raise Refused(
+                        f"{path} has {member.size} bytes, more than {max_bytes}: it stays there", where=self.where
+                    )
                 to.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(to, archive.content(packed, member))
             return True
@@ -268,12 +272,12 @@ class Engine:
         with _told(self.where):
             self._api.create_volume(name, labels=dict(labels))
 
-    def volumes(self, run: str | None = None) -> tuple[str, ...]:
-        """Return the names of the volumes that carry a run's label."""
+    def volumes(self, run: str | None = None) -> Mapping[str, Mapping[str, str]]:
+        """Return the volumes that carry a run's label, with all their labels, by name."""
         label = LABEL_RUN if run is None else f"{LABEL_RUN}={run}"
         with _told(self.where):
             found = self._api.volumes(filters={"label": label}).get("Volumes") or []
-        return tuple(sorted(str(v["Name"]) for v in found))
+        return {str(v["Name"]): dict(v.get("Labels") or {}) for v in found}
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; one that is gone is removed."""

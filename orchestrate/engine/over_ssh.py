@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import docker
@@ -9,6 +10,8 @@ import requests.adapters
 import urllib3.connection
 from docker.transport.sshconn import SSHConnectionPool, SSHHTTPAdapter
 from urllib3._collections import RecentlyUsedContainer
+
+from orchestrate.remote import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +31,7 @@ class _Connection(urllib3.connection.HTTPConnection):
     def connect(self) -> None:
         channel = self._client.get_transport().open_session(timeout=self._timeout_s)
         channel.settimeout(self._timeout_s)
-        channel.exec_command(self._command)
+        execute(channel, self._command, time.monotonic() + self._timeout_s)
         self.sock = channel
 
 

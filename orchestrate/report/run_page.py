@@ -34,7 +34,8 @@ def page(plan: RunPlan, outcome: Outcome, metrics: bytes) -> str:
         f"<tr><td>{n.node}<td>{e(n.host)}<td>{n.first_rank}&ndash;{n.first_rank + n.nproc - 1}<td>{e(n.address)}<td>{len(n.gpus)}"
         for n in plan.nodes
     )
-    cause = ""
+    told = outcome.error or {}
+    cause = "".join(f"<p><b>{e(word)}</b> {e(text)}</p>" for word, text in told.items() if text)
     if first is not None:
         who = "the node as a whole" if first.rank is None else f"rank {first.rank} (local rank {first.local_rank})"
         how = first.signal or ("no answer" if first.exit_code is None else f"exit code {first.exit_code}")

@@ -19,10 +19,11 @@ BEGAN = "2026-12-01T07:00:00Z"
 class Engine:
     """One engine with what a run left on it."""
 
-    def __init__(self, *containers, printed=b"", volumes=("muster-r",)):
+    def __init__(self, *containers, printed=b"", volume_of="0"):
         self.held = list(containers)
         self.printed = printed
-        self.left = {"volumes": list(volumes), "networks": ["muster-r"]}
+        self.volume_of = volume_of
+        self.left = {"volumes": ["muster-r"], "networks": ["muster-r"]}
         self.stopped = []
 
     def containers(self, run):
@@ -45,7 +46,7 @@ class Engine:
         return tuple(self.left["networks"])
 
     def volumes(self, run):
-        return tuple(self.left["volumes"])
+        return {name: {"muster.run": run, "muster.node": self.volume_of} for name in self.left["volumes"]}
 
     def remove_network(self, name):
         self.left["networks"].remove(name)
@@ -77,7 +78,9 @@ def end(*engines):
 
 def test_a_run_that_goes_on_is_stopped_its_logs_kept_and_its_traces_removed(tmp_path):
     first = Engine(container("0"), printed=b"2026-12-01T07:00:01.000000000Z [rank0]:hello\n")
-    second = Engine(container("1", ranks="1-2"), container("0", run="other"), printed=b"x [rank2]:no time\n")
+    second = Engine(
+        container("1", ranks="1-2"), container("0", run="other"), printed=b"x [rank2]:no time\n", volume_of="1"
+    )
     outcome = end(first, second)
     assert (outcome.state, outcome.exit_code) == ("stopped", 130)
     assert (first.stopped, second.stopped) == ([("c0", 7)], [("c1", 7)])
@@ -105,10 +108,11 @@ def test_labels_that_say_nothing_are_no_bug(node, ranks, tmp_path):
     assert [path.name for path in (tmp_path / "runs/r").iterdir() if path.is_dir()] == ["logs"]
 
 
-def test_the_volume_of_a_first_node_that_never_ran_goes_too():
-    engine = Engine(container("0", "created", started="0001-01-01T00:00:00Z"))
+@pytest.mark.parametrize(("node", "stays"), [("0", True), ("", True), ("1", False), ("17", False)])
+def test_a_volume_that_may_hold_checkpoints_stays_whatever_containers_are_there(node, stays):
+    engine = Engine(volume_of=node)
     clear(engine, "r")
-    assert (engine.held, engine.left) == ([], {"volumes": [], "networks": []})
+    assert engine.left == {"volumes": ["muster-r"] if stays else [], "networks": []}
 
 
 def test_a_run_that_no_host_holds_is_a_mistake_unless_a_host_did_not_answer():

@@ -189,7 +189,7 @@ def test_a_lost_run_names_the_host_that_is_out_of_reach_and_is_never_failed():
 def test_an_outcome_is_the_json_of_the_contract():
     told = json.loads(json.dumps(derive(PLAN, *TABLE["CUDA out of memory"][:2]).as_json()))
     assert set(told) == {
-        "schema", "run", "state", "exit_code", "first", "findings", "attempts", "resumed_from_step"
+        "schema", "run", "state", "exit_code", "first", "findings", "attempts", "resumed_from_step", "error"
     }  # fmt: skip
     assert set(told["first"]) == {"node", "rank", "local_rank", "signal", "exit_code", "finding", "last_words"}
     assert told["schema"] == "muster.outcome/1"

@@ -24,7 +24,11 @@ def make(hosts, facts=None, *, nodes=2, backend="ssh", **more):
 
 
 def test_ranks_are_counted_through_nodes_of_different_sizes():
-    facts = {"b": NodeFacts("10.0.0.2", "eth1", gpus=("GPU-0", "GPU-1", "GPU-2"))}
+    gpus = {"a": 4, "b": 3, "c": 1}
+    facts = {
+        h: NodeFacts(f"10.0.0.{k}", gpus=tuple(f"GPU-{h}{i}" for i in range(n)))
+        for k, (h, n) in enumerate(gpus.items(), 1)
+    }
     plan = make("a slots=4\nb\nc\nd spare", facts, nodes=3)
     assert [(n.host, n.node, list(n.ranks)) for n in plan.nodes] == [
         ("a", 0, [0, 1, 2, 3]), ("b", 1, [4, 5, 6]), ("c", 2, [7]),
@@ -112,12 +116,28 @@ def test_a_container_gets_no_privilege_and_no_more_than_it_needs():
 
 
 def test_memory_is_pinned_only_where_a_device_needs_it():
-    facts = {"a": NodeFacts("10.0.0.1", gpus=("GPU-0",)), "b": NodeFacts("10.0.0.2", rdma_devices=("/dev/infiniband/uverbs0",))}  # fmt: skip
-    plan = make("a\nb", facts)
-    with_gpu, with_rdma = (planning.container_spec(plan, node) for node in plan.nodes)
+    gpu = make("a", {"a": NodeFacts("10.0.0.1", gpus=("GPU-0",))}, nodes=1)
+    rdma = make("a", {"a": NodeFacts("10.0.0.1", rdma_devices=("/dev/infiniband/uverbs0",))}, nodes=1)
+    with_gpu, with_rdma = (planning.container_spec(plan, plan.nodes[0]) for plan in (gpu, rdma))
     assert {u.name: u.soft for u in with_gpu.ulimits} == {"memlock": -1, "stack": 64 << 20}
     assert (with_gpu.cap_add, with_gpu.gpus) == ((), ("GPU-0",))
     assert (with_rdma.cap_add, with_rdma.devices) == (("IPC_LOCK",), ("/dev/infiniband/uverbs0",))
+
+
+def test_hosts_with_and_without_gpus_are_no_world():
+    facts = {"a": NodeFacts("10.0.0.1", gpus=("GPU-0",)), "b": NodeFacts("10.0.0.2")}
+    with pytest.raises(Refused, match="b has no GPU and other nodes have") as caught:
+        make("a\nb", facts)
+    assert caught.value.where == "b"
+
+
+def test_processes_of_one_machine_see_the_gpus_of_their_node_alone():
+    facts = {"a": NodeFacts("127.0.0.1", "lo", ("GPU-0", "GPU-1")), "b": NodeFacts("127.0.0.1", "lo", ("GPU-2",))}
+    plan = make("a\nb", facts, backend="process")
+    seen = [planning.environment(plan, node, out="/o").get("CUDA_VISIBLE_DEVICES") for node in plan.nodes]
+    assert seen == ["GPU-0,GPU-1", "GPU-2"]
+    in_containers = make("a", {"a": NodeFacts("10.0.0.1", gpus=("GPU-0",))}, nodes=1)
+    assert "CUDA_VISIBLE_DEVICES" not in planning.environment(in_containers, in_containers.nodes[0], out="/o")
 
 
 def test_nodes_of_one_machine_get_addresses_that_no_network_of_it_has():

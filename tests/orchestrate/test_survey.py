@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrate import survey
 from orchestrate.errors import CannotTell, Refused
-from orchestrate.inventory import parse_hosts
+from orchestrate.inventory import Host, parse_hosts
 from orchestrate.plan import NodeFacts
 from orchestrate.shell import Completed, Local
 from orchestrate.together import all_of
@@ -138,3 +138,48 @@ def test_an_address_that_is_not_known_names_the_host_and_what_to_write(host, ans
 def test_the_real_ip_command_is_understood():
     address, iface = survey._source_towards(Local(parse_hosts("local")[0]), "127.0.0.1")
     assert (address, iface) == ("127.0.0.1", "lo")
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err"),
+    [
+        (18, "Failed to initialize NVML: Driver/library version mismatch\n", ""),
+        (9, "", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"),
+        (124, "", ""),
+        (None, "", ""),
+    ],
+)
+def test_a_driver_that_fails_is_not_a_host_without_gpus(code, out, err):
+    shell = Said(Completed(code, out.encode(), err.encode()))
+    with pytest.raises(CannotTell, match="nvidia-smi fails") as caught:
+        survey.gpus(shell)
+    assert caught.value.where == "gpu01"
+
+
+@pytest.mark.parametrize(("code", "out"), [(127, ""), (6, "No devices were found\n"), (0, "")])
+def test_a_host_without_gpus_has_none(code, out):
+    assert survey.gpus(Said(Completed(code, out.encode(), b""))) == ()
+
+
+class Said:
+    """A shell that answers every command alike."""
+
+    host = Host("gpu01", "gpu01")
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def run(self, *_, **__):
+        return self.answer
+
+
+def test_routes_are_read_from_the_kernels_table_and_a_default_route_is_no_network(tmp_path):
+    table = tmp_path / "route"
+    table.write_text(
+        "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
+        "eth0\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\n"
+        "vpn0\t0000C90A\t00000000\t0001\t0\t0\t0\t0000FFFF\n"
+        "bad\tzz\t0\t0\t0\t0\t0\t0000FFFF\nshort\n"
+    )
+    assert survey.routed(table) == ("10.201.0.0/255.255.0.0",)
+    assert survey.routed(tmp_path / "none") == ()

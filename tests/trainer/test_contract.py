@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.contract import Progress, parse_progress
+from trainer.contract import Progress, parse_progress, parse_resumed, resumed_line
 
 numbers = st.floats(0, 1e6, allow_nan=False)
 
@@ -24,3 +24,15 @@ def test_any_other_line_is_no_progress_and_no_error(text):
 def test_an_evaluation_beside_the_progress_does_not_hide_it():
     line = Progress(5, 40, 3.25, 1e-3, 10.0).line() + "  eval_loss 3.1135"
     assert parse_progress(line) == Progress(5, 40, 3.25, 1e-3, 10.0)
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), st.integers(0, 10**9), st.integers(0, 10**9)
+)
+def test_the_step_a_run_goes_on_from_is_read_back(place, step, samples):
+    assert parse_resumed(resumed_line(place, step, samples)) == step
+
+
+@given(st.text())
+def test_other_lines_tell_of_no_step(text):
+    assert parse_resumed(text) is None or text.startswith("resuming from ")
