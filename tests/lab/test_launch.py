@@ -209,7 +209,29 @@ def test_what_cannot_be_created_on_one_host_is_created_on_none(launcher):
     assert done.returncode == 1
     assert f"where: {second}" in done.stderr
     assert launcher.outcome("clash")["state"] == "refused"
+    assert launcher.outcome("clash")["error"]["where"] == second
     assert launcher.left() == []
+    assert "muster-clash" not in launcher.left("volume")
+
+
+def test_a_name_in_use_is_refused_and_the_run_that_has_it_goes_on(launcher, tmp_path_factory):
+    assert launcher.launch("--nodes", "2", "--name", "night", "--detach", "--", *LONG).returncode == 0
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    done = launcher.launch("--nodes", "2", "--name", "night", "--", *LONG, cwd=elsewhere)
+    assert done.returncode == 2
+    assert "a run named night is on the host already" in done.stderr
+    assert len(launcher.left()) == 2
+    hosts = ("--hosts", str(launcher.lab.hosts_file))
+    shown = json.loads(launcher("status", "night", *hosts, "--json", cwd=elsewhere).stdout)
+    assert {row["state"] for row in shown["nodes"]} == {"running"}
+    assert launcher("stop", "night", *hosts, cwd=elsewhere).returncode == 0
+    assert launcher.left() == []
+    assert "muster-night" in launcher.left("volume")  # its checkpoints
+    again = launcher.launch(
+        "--nodes", "2", "--name", "night", "--", "-m", "trainer", "--steps", "1", cwd=elsewhere / "runs"
+    )
+    assert again.returncode in {0, 1}, again.stderr
+    assert "muster-night" in launcher.left("volume")
 
 
 def test_a_user_with_sudo_but_no_docker_group_launches(launcher):

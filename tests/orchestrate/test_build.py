@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -147,3 +148,10 @@ def test_this_checkout_has_all_that_a_build_reads():
     for variant in build.BASES:
         assert recipe(root, variant=variant).lock.is_file()
         assert build.base_of(root, variant).startswith(build.BASES[variant])
+
+
+def test_every_file_that_names_a_base_names_the_same():
+    tree = Path(build.__file__).parents[1]
+    for name, variants in (("Dockerfile", ("cuda",)), ("docker-compose.yml", ("cpu",)), ("docker-compose.gpu.yml", ("cuda",)), ("docs/image.md", ("cuda", "cpu"))):  # fmt: skip
+        for variant in variants:
+            assert build.BASES[variant] in (tree / name).read_text(), name
