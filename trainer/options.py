@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NAMED = (
-    ("task", "lm"), ("steps", "N"), ("samples", "N"), ("stop_after", "STEP"), ("global_batch", "N"), ("mode", "fast|exact"),
+    ("task", "lm"), ("steps", "N"), ("samples", "N"), ("stop_after", "STEP"), ("global_batch", "N"), ("mode", "fast"),
     ("seed", "N"), ("resume", "auto|never|DIR"), ("out", "DIR"), ("data", "PATH"), ("tokenizer", "byte|bpe|FILE"),
 )  # fmt: skip
 _EXAMPLES = """examples:

@@ -59,6 +59,10 @@ def logs(run: str, target: str | None, follow: bool, node: int | None, rank: int
         except OperatorError:
             if not (folder.path / "logs").is_dir():
                 raise
+            if since:
+                raise UsageError(
+                    "the record here has no times", where="--since", next_step="leave --since out, or read the files"
+                ) from None
             for who, number, text in _recorded(folder.path / "logs", node):
                 if rank is None or number == rank:
                     line(who, number, text)

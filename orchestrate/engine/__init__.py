@@ -30,7 +30,7 @@ _START_ENGINE = "start it (`sudo systemctl start docker`), or see `orchestrate e
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a run as its engine shows it. `finished_s` and `started_s` are the engine's own clock."""
+    """One container of a run as its engine shows it. `started_at` is the engine's own clock."""
 
     id: str
     name: str
@@ -39,7 +39,6 @@ class Container:
     exit_code: int | None = None
     oom_killed: bool = False
     started_at: str = ""
-    finished_at: str = ""
     image: str = ""
 
 
@@ -206,7 +205,6 @@ class Engine:
             exit_code=int(state.get("ExitCode", 0)) if ended else None,
             oom_killed=bool(state.get("OOMKilled")),
             started_at=str(state.get("StartedAt", "")),
-            finished_at=str(state.get("FinishedAt", "")) if ended else "",
             image=str(raw.get("Image", "")),
         )
 

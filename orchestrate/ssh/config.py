@@ -20,7 +20,6 @@ from orchestrate.ssh.known_hosts import lookup_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrate.inventory import Host
 
 VARIABLE = "MUSTER_SSH_CONFIG"
 DEEPEST_INCLUDE = 16
@@ -126,11 +125,6 @@ def load(path: Path | None = None) -> Files:
         return _load((chosen,), ("-F", str(chosen)), _stamp(chosen))
     usual = tuple(path for path in (Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")) if path.is_file())
     return _load(usual, (), *map(_stamp, usual))
-
-
-def route_to(host: Host, path: Path | None = None) -> Route:
-    """Return the route to a host of a target."""
-    return load(path).route(host.destination, user=host.user, port=host.port)
 
 
 def _stamp(path: Path) -> int:

@@ -54,19 +54,19 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron, each behind a norm and beside a residual path."""
+    """Attention, then an MLP, each behind a norm and beside a residual path."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(shape.width)
         self.attention = Attention(shape)
         self.norm_2 = nn.LayerNorm(shape.width)
-        self.perceptron = Perceptron(shape)
+        self.mlp = MLP(shape)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (rows, length, width) to the same shape."""
         x = x + self.attention(self.norm_1(x))
-        y: torch.Tensor = x + self.perceptron(self.norm_2(x))
+        y: torch.Tensor = x + self.mlp(self.norm_2(x))
         return y
 
 
@@ -89,7 +89,7 @@ class Attention(nn.Module):
         return z
 
 
-class Perceptron(nn.Module):
+class MLP(nn.Module):
     """Two layers, four times as wide inside."""
 
     def __init__(self, shape: Shape) -> None:
