@@ -130,9 +130,11 @@ def build(recipe: Recipe, *, cache: bool = True) -> None:
     given = ((recipe.ca_file, "--ca-file"), (recipe.wheels, "--wheels"), (recipe.pip_conf, "--pip-conf"))
     for path, option in given:
         if path is not None and not path.exists():
-            raise UsageError(f"there is no {path}", where=option)
+            raise UsageError(f"there is no {path}", where=option, next_step="name a path that exists")
         if path is not None and "," in str(path):
-            raise UsageError(f"{path} has a comma, which buildx takes for the end of the path", where=option)
+            raise UsageError(
+                f"{path} has a comma, which buildx takes for the end of the path", where=option, next_step="rename it"
+            )
     ended = _run(command(recipe, cache=cache))
     if ended != 0:
         raise Refused(

@@ -210,7 +210,7 @@ def _options(words: list[str], place: _Place) -> dict[str, object]:
                 fields["spare"] = True
             case "slots":
                 fields["slots"] = _number(word, value, 4096, place)
-            case "addr" if _is_address(value) or _NAME.fullmatch(value):
+            case "addr" if _is_address(value):
                 fields["address"] = value
             case "iface" if _IFACE.fullmatch(value):
                 fields["iface"] = value

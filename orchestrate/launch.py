@@ -175,7 +175,11 @@ class Prepared:
         from orchestrate.remote import connect
 
         if self.request.mounts:
-            raise UsageError("plain processes see this machine's files: nothing can be mounted", where="--mount")
+            raise UsageError(
+                "plain processes see this machine's files: nothing can be mounted",
+                where="--mount",
+                next_step="name the path itself in the program's arguments",
+            )
         hosts, facts = self._several(["127.0.0.1"] * self.request.nodes, iface="lo")
         shell = connect(Host("localhost", "localhost", local=True))
         port = survey.port_on(shell, self.request.run, self.request.port)

@@ -229,6 +229,18 @@ _NEXT = {
 }
 
 
+def _next(first: FirstFailure) -> str:
+    if first.rank is None and first.exit_code in {126, 127}:
+        return "the image cannot run torchrun: use one of `orchestrate build`, or one that has torchrun on its PATH"
+    if first.rank is None and first.finding == "run.rank.killed":
+        return (
+            "somebody removed or killed the container, or the kernel did: `docker events` and `dmesg -T` on that host"
+        )
+    if first.rank is None and first.finding == "run.rank.exception":
+        return "read agent.log of that node: no rank began, the last words above are torchrun's"
+    return _NEXT.get(first.finding, "read the rank's log")
+
+
 def _finding(first: FirstFailure, plan: RunPlan) -> Finding:
     who = "the node" if first.rank is None else f"rank {first.rank} (local rank {first.local_rank})"
     how = first.signal or ("out of reach" if first.exit_code is None else f"exit code {first.exit_code}")
@@ -240,6 +252,6 @@ def _finding(first: FirstFailure, plan: RunPlan) -> Finding:
         subject=who,
         saw=f"{who} on {first.node} ended first: {how}",
         wanted=f"all {plan.world_size} ranks end with exit code 0",
-        remedy=Remedy(_NEXT.get(first.finding, "read the rank's log")),
+        remedy=Remedy(_next(first)),
         evidence=first.last_words,
     )

@@ -177,7 +177,7 @@ def refuse_too_many(nodes: int, hosts: Sequence[Host]) -> None:
     if nodes > usable:
         raise UsageError(
             f"{nodes} nodes are asked for, and the inventory has {usable} host{'s' * (usable != 1)}"
-            + (" that are not spares" if usable != len(hosts) else ""),
+            + (" besides spares" if usable != len(hosts) else ""),
             where="--nodes",
             next_step=f"use --nodes {usable}, or add hosts",
         )

@@ -62,11 +62,7 @@ class RunFolder:
             self.path.mkdir(parents=True)
             self.write("plan.json", planning.to_json(plan))
         except FileExistsError:
-            raise UsageError(
-                f"a run named {self.run} is already recorded",
-                where=str(self.path),
-                next_step="choose another --name, or leave it out",
-            ) from None
+            raise self._taken() from None
         except OSError as error:
             raise UsageError(
                 f"the record of the run cannot be written: {error.strerror}",
@@ -74,18 +70,33 @@ class RunFolder:
                 next_step="run from a folder that you may write to",
             ) from error
 
+    def refuse_taken(self) -> None:
+        """Raise UsageError when a run of this name, that was not refused itself, is recorded here."""
+        if self.path.exists() and not self._was_refused():
+            raise self._taken()
+
+    def _taken(self) -> UsageError:
+        return UsageError(
+            f"a run named {self.run} is already recorded",
+            where=str(self.path),
+            next_step=f"choose another --name; or, to go on from its checkpoints: mv {self.path} {self.path}.1",
+        )
+
     def _set_aside_refused(self) -> None:
         """Free a name whose run never started: its record moves to NAME.refused-K, and is not lost."""
-        try:
-            outcome = json.loads((self.path / "outcome.json").read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return
-        if not isinstance(outcome, dict) or outcome.get("state") != "refused":
+        if not self._was_refused():
             return
         number = 1
         while (aside := self.path.with_name(f"{self.run}.refused-{number}")).exists():
             number += 1
         self.path.rename(aside)
+
+    def _was_refused(self) -> bool:
+        try:
+            outcome = json.loads((self.path / "outcome.json").read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(outcome, dict) and outcome.get("state") == "refused"
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write one JSON file, whole or not at all."""

@@ -37,7 +37,7 @@ class Backend(Protocol):
         """Bring a file that the first node wrote below the run's out folder to the same path here; False without one."""
 
     def out_place(self) -> str:
-        """Return, for people, where the run's out folder is."""
+        """Return, for people, where the run's out folder is; empty where there is none."""
 
     def force(self, node: NodePlan, pids: Sequence[int]) -> None:
         """End ranks of a node, by the process ids that its agent gave, without asking them again."""

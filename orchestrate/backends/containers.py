@@ -138,7 +138,9 @@ class Containers:
         return self.engine(first.host).copy_out(self._ids[first.node], f"{planning.OUT_DIR}/{path}", folder / path)
 
     def out_place(self) -> str:
-        """Return where the first node's out folder is."""
+        """Return where the first node's out folder is; empty when the run has not begun."""
+        if not self._started:
+            return ""
         return f"volume {planning.volume_name(self.plan)} on {self.plan.nodes[0].host}"
 
     def force(self, node: NodePlan, pids: Sequence[int]) -> None:

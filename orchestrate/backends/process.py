@@ -60,7 +60,7 @@ class Processes:
             raise Refused(
                 "torch is not installed here, and plain processes use this Python's",
                 where=sys.executable,
-                next_step="pip install 'muster[train]', or start a Docker Engine and use --on local",
+                next_step="in the checkout: pip install '.[train]'; or start a Docker Engine and use --on local",
             )
         for node in self.plan.nodes:
             self._output(node).parent.mkdir(parents=True, exist_ok=True)

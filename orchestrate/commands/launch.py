@@ -85,8 +85,11 @@ def launch(**asked: Any) -> int:
     """
     from orchestrate.launch import Prepared, execute
     from orchestrate.report.launch import Events, Lines
+    from orchestrate.runs import RunFolder
 
     request = _request(**asked)
+    if not asked["plan_only"]:
+        RunFolder(request.run).refuse_taken()
     view = Events(request.run) if asked["as_json"] else Lines()
     # a shell may have set any of them to ignored
     before = {number: signal.signal(number, _interrupt) for number in _ENDING}
@@ -216,7 +219,11 @@ def _nproc(text: str) -> int | None:
     if text == "auto":
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
-        raise UsageError(f"{text!r} is neither `auto` nor a number of ranks", where="--nproc-per-node")
+        raise UsageError(
+            f"{text!r} is neither `auto` nor a number of ranks",
+            where="--nproc-per-node",
+            next_step="write auto, or a number from 1",
+        )
     return int(text)
 
 
@@ -252,7 +259,11 @@ def _mount(text: str) -> Mount:
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
     if not (source.startswith("/") and target.startswith("/")) or mode not in {"", "ro", "rw"}:
-        raise UsageError(f"{text!r} is not SRC:DST[:ro] with two absolute paths", where="--mount")
+        raise UsageError(
+            f"{text!r} is not SRC:DST[:ro] with two absolute paths",
+            where="--mount",
+            next_step="write --mount /on/every/host:/in/the/container:ro",
+        )
     if target.rstrip("/") in {"", OUT_DIR}:
         raise UsageError(
             f"{target} inside the container is not free", where="--mount", next_step="mount to another path"

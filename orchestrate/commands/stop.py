@@ -41,7 +41,8 @@ def stop(run: str, target: str | None, grace_s: int) -> int:
         outcome = conclude(run, holding, grace_s=grace_s, warn=said)
         away = [f.host.name for f in found if f.error is not None]
     said(f"{outcome.state}: {run} is cleared from {', '.join(f.host.name for f in holding)}")
-    said(f"logs: {RunFolder(run).path / 'logs'}")
+    logs = RunFolder(run).path / "logs"
+    said(f"logs: {logs}" if logs.is_dir() else "it had printed nothing yet")
     for name in away:
         said(f"not asked, out of reach: {name}")
     return Exit.CANNOT_TELL if away else Exit.YES

@@ -382,7 +382,11 @@ class _told:  # noqa: N801 - it reads as a word in a with statement
 
         if isinstance(error, APIError) and error.response is not None:  # it answered, if only to say no
             said = str(error.explanation or error).strip()
-            raise Refused(f"the Docker Engine refused: {said}", where=self.where) from error
+            raise Refused(
+                f"the Docker Engine refused: {said}",
+                where=self.where,
+                next_step="put right what it names, and try again",
+            ) from error
         if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError, archive.TarError)) or (
             type(error).__module__.startswith("paramiko")
         ):

@@ -59,11 +59,16 @@ class View(Protocol):
         """Leave the terminal as it was; the last call."""
 
 
+def counted(number: int, word: str) -> str:
+    """Return `1 rank`, `2 ranks`."""
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
 def plan_lines(plan: RunPlan) -> list[str]:
     """Return the plan for people."""
     width = max(len(n.host) for n in plan.nodes)
     return [
-        f"run {plan.run}: {plan.world_size} ranks on {len(plan.nodes)} nodes ({plan.backend})",
+        f"run {plan.run}: {counted(plan.world_size, 'rank')} on {counted(len(plan.nodes), 'node')} ({plan.backend})",
         f"  master   {plan.master_address}:{plan.master_port}",
         *([f"  image    {plan.image} ({plan.image_id[7:19]})"] if plan.image else []),
         f"  program  torchrun ... {shlex.join(plan.program)}",
@@ -163,7 +168,7 @@ class Lines:
         ):
             if (folder / what).exists():
                 self._print(f"  {name:<8} {folder / what}")
-        if out_place != str(folder) and outcome.state != "refused":
+        if out_place not in {"", str(folder)}:
             self._print(f"  kept     {out_place}: what the run wrote, checkpoints included")
 
     def close(self) -> None:

@@ -32,6 +32,8 @@ def show(rows: Sequence[Mapping[str, Any]], unreachable: Mapping[str, str], *, a
         for row in rows:
             table.add_row(*(Text(one_line(str("" if row[c] is None else row[c]))) for c in _COLUMNS))
         console.print(table)
+    elif unreachable:
+        console.print("no run is on the hosts that answered")
     else:
         console.print("no run is there")
     for host, why in unreachable.items():

@@ -56,7 +56,7 @@ def test_spares_are_passed_over():
 
 
 def test_more_nodes_than_hosts_are_refused_and_spares_do_not_count():
-    with pytest.raises(UsageError, match="3 nodes are asked for, and the inventory has 2 hosts that are not spares"):
+    with pytest.raises(UsageError, match="3 nodes are asked for, and the inventory has 2 hosts besides spares"):
         make("a\nb\nc spare", nodes=3)
 
 
