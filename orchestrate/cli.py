@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 from importlib import import_module, metadata
@@ -110,8 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code: an operator's error is three lines, a bug is a file and one line."""
-    from orchestrate.report import errors
+    from orchestrate.report import errors, screen
 
+    screen.stand_in()
     try:
         code = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False)
         return int(code or Exit.YES)
@@ -126,6 +128,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         errors.interrupted()
         return int(Exit.INTERRUPTED)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
+            errors.bug(error)
+            return errors.BUG
+        errors.show(
+            UsageError(
+                f"cannot write: {error.strerror}",
+                where=str(error.filename or "standard output"),
+                next_step="make room, or write elsewhere",
+            )
+        )
+        return int(Exit.USAGE)
     except Exception as error:  # noqa: BLE001 - the last resort: anything else is our bug
         errors.bug(error)
         return errors.BUG

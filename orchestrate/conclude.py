@@ -33,15 +33,15 @@ STOP_S = 60.0
 
 def conclude(run: str, found: Sequence[Found], *, grace_s: int, warn: Callable[[str], None]) -> Outcome:
     """Stop and clear a run on the hosts that hold it; return what became of it."""
+    folder = RunFolder(run)
+    folder.open()  # before anything is touched: a record that cannot be kept is refused
     held = [(f.host.name, f.engine, c) for f in found if f.engine is not None for c in f.containers]
     nodes = sorted((_node(host, container) for host, _, container in held), key=lambda n: n.node)
-    folder = RunFolder(run)
     plan = folder.plan() if folder.exists else RunPlan(run, "found", tuple(nodes), "", 0)
     before = [_sighting(host, c) for host, _, c in held]
     for answer in attempt(held, lambda h: h[1].stop(h[2].id, grace_s), deadline_s=grace_s + STOP_S):
         if isinstance(answer, Exception):
             warn(f"not stopped: {answer}")
-    folder.path.mkdir(parents=True, exist_ok=True)
     logs = {}
     for _, engine, container in held:
         number = _number(container.labels.get(LABEL_NODE, ""))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import stat
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -62,6 +64,8 @@ def load(folder: Path) -> tuple[Evidence, ...]:
     except OSError as error:
         raise UsageError(f"cannot read the evidence: {error.strerror}", where=str(folder), next_step=_NEXT) from error
     found = [evidence for evidence in every if evidence.replies]
+    if twice := [host for host, count in Counter(evidence.host for evidence in found).items() if count > 1]:
+        raise UsageError(f"two folders hold evidence of {twice[0]!r}", where=str(folder), next_step="keep one of them")
     if not found:
         raise UsageError("the folder holds no evidence", where=str(folder), next_step=_NEXT)
     return in_order(found)
@@ -100,9 +104,10 @@ def _read(folder: Path, host: str) -> Evidence:
     parts: dict[str, dict[str, bytes]] = {}
     for path in sorted(folder.iterdir()):
         found = _PROBE.fullmatch(path.name)
-        if found and stat.S_ISREG(path.stat().st_mode):
-            with path.open("rb") as stream:
-                parts.setdefault(found[1], {})[found[2]] = stream.read(LARGEST_REPLY_BYTES)
+        with contextlib.suppress(FileNotFoundError):  # a link that leads nowhere: that reply is not there
+            if found and stat.S_ISREG(path.stat().st_mode):
+                with path.open("rb") as stream:
+                    parts.setdefault(found[1], {})[found[2]] = stream.read(LARGEST_REPLY_BYTES)
     return Evidence(host, {name: _reply(part) for name, part in parts.items()})
 
 

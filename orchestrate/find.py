@@ -28,6 +28,7 @@ class Found:
     host: Host
     engine: Engine | None = None
     containers: tuple[Container, ...] = ()
+    traces: tuple[str, ...] = ()  # volumes and networks of the run that was asked for
     error: OperatorError | None = None
 
 
@@ -50,7 +51,8 @@ def runs_on(target: str | None, run: str | None = None) -> Iterator[list[Found]]
         shells.append(shell)
         one = engine.behind(shell)
         held.append(one)
-        return Found(host, one, one.containers(run))
+        traces = (*one.volumes(run), *one.networks(run)) if run is not None else ()
+        return Found(host, one, one.containers(run), traces)
 
     answers = fan_out(hosts, ask, deadline_s=ANSWER_S)
     try:

@@ -23,7 +23,7 @@ _FORMS = (
     f"without any, ./{DEFAULT_FILE} is read"
 )
 _KEYS = ("slots", "addr", "iface", "spare", "max_slots", "max-slots")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{0,63})*")  # as long as DNS allows
 _PATTERN = re.compile(r"[A-Za-z0-9_\[][\]\[A-Za-z0-9._,/-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+\\@-]*\$?")
 _IFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
@@ -114,6 +114,8 @@ def _is_path(target: str, path: Path) -> bool:
 
 def _read(path: Path) -> str:
     try:
+        if path.is_fifo() and not str(path).startswith(("/dev/fd/", "/proc/")):  # a shell's <(...) is fine
+            raise UsageError("the hosts file is a named pipe", where=str(path), next_step=_FORMS)
         with path.open("rb") as stream:
             raw = stream.read(LARGEST_FILE_BYTES + 1)
     except OSError as error:

@@ -329,6 +329,8 @@ def _attend(backend: Backend, plan: RunPlan, folder: RunFolder, view: View) -> O
         detected_after_s=noticed,
         resumed_from_step=watch.resumed_from_step,
     )
+    for host in watch.cut_short:
+        view.warn(f"the output of {host} was not read to its end")
     if watch.lines_lost:
         view.warn(f"{watch.lines_lost} lines of output could not be kept in {folder.path / 'logs'}")
     try:

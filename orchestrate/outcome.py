@@ -92,7 +92,7 @@ def derive(
 
     `stopped`: a person asked for the end. `detected_after_s`: seconds from the first node's end to its being noticed.
     """
-    state, code = _state(sightings, stopped=stopped)
+    state, code = _state(sightings, stopped=stopped or _stopped_elsewhere(sightings, logs))
     first = _first(plan, sightings, logs) if state == "failed" else None
     if state == "lost":
         first = _lost(sightings)
@@ -104,6 +104,14 @@ def derive(
     }
     findings = (_finding(first, plan),) if first else ()
     return Outcome(plan.run, state, int(code), first, findings, (attempt,), resumed_from_step)
+
+
+def _stopped_elsewhere(sightings: Sequence[Sighting], logs: Mapping[int, RunLog]) -> bool:
+    """Tell whether every agent was asked to end, and no rank had failed before: `stop`, or the hosts' shutdown."""
+    ended = [logs.get(s.node, RunLog()) for s in sightings if s.state == "exited" and s.exit_code != 0]
+    return len(ended) == len(sightings) > 0 and all(
+        log.agent_signal == "SIGTERM" and all(failure.closed for failure in log.failures) for log in ended
+    )
 
 
 def _state(sightings: Sequence[Sighting], *, stopped: bool) -> tuple[str, Exit]:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import re
 import secrets
+import tempfile
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -64,11 +65,25 @@ class RunFolder:
         except FileExistsError:
             raise self._taken() from None
         except OSError as error:
-            raise UsageError(
-                f"the record of the run cannot be written: {error.strerror}",
-                where=str(self.path),
-                next_step="run from a folder that you may write to",
-            ) from error
+            with contextlib.suppress(OSError):
+                self.path.rmdir()  # an empty folder would hold the name
+            raise self._unwritable(error) from error
+
+    def open(self) -> None:
+        """Make the folder where there is none; raise UsageError when it cannot be written to."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path) as probe:
+                probe.write(b"x")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"the record of the run cannot be written: {error.strerror}",
+            where=str(self.path),
+            next_step="run from a folder that you may write to",
+        )
 
     def refuse_taken(self) -> None:
         """Raise UsageError when a run of this name, that was not refused itself, is recorded here."""

@@ -41,6 +41,7 @@ class Node:
     sighting: Sighting
     seen_at: float
     well_at: float  # when it was last seen and not over
+    heard_at: float = 0.0  # when its last line came
     failed_at: float | None = None  # when its first failure was noticed
     closing: set[int] = field(default_factory=set)  # processes that the agent has asked to end
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
@@ -69,6 +70,7 @@ class Watch:
         self._over = threading.Event()
         self._bugs: list[Exception] = []  # of the nodes' threads, raised where somebody sees them
         self.resumed_from_step: int | None = None
+        self.cut_short: list[str] = []  # hosts whose output was not read to its end
         self.lines_lost = 0  # that could not be kept here
         now = time.monotonic()
         self.nodes = [Node(n, Sighting(n.node, n.host, "created"), now, now) for n in plan.nodes]
@@ -138,11 +140,17 @@ class Watch:
             time.sleep(0.1)
 
     def drain(self, limit_s: float = 5.0) -> dict[int, runlog.RunLog]:
-        """Wait for the rest of every node's output and return what the logs show."""
-        deadline = time.monotonic() + limit_s
+        """Wait for the rest of every node's output and return what the logs show.
+
+        Goes on as long as lines come; a node that is silent for `limit_s` seconds is given up, and told in `cut_short`.
+        """
+        began = time.monotonic()
         for node in self.nodes:
-            if node.sighting.state != "unreachable":
-                node.drained.wait(max(0.0, deadline - time.monotonic()))
+            while not node.drained.wait(0.1):
+                silent_s = time.monotonic() - max(began, node.heard_at)
+                if node.sighting.state == "unreachable" or silent_s > limit_s:
+                    self.cut_short.append(node.plan.host)
+                    break
         self._over.set()
         return {n.plan.node: runlog.parse(list(n.lines)) for n in self.nodes}
 
@@ -169,7 +177,10 @@ class Watch:
             while not self._over.is_set():
                 try:
                     for at, line in self._backend.follow(node.plan, after):
+                        if self._over.is_set():
+                            return
                         after = at or after
+                        node.heard_at = time.monotonic()
                         self._line(node, log, line)
                 except OperatorError:
                     self._over.wait(1.0)

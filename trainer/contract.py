@@ -34,7 +34,7 @@ EXIT_NO_PROGRESS: Final = 93  # do not restart
 METRIC_FIELDS: Final = ("step", "samples", "loss", "lr", "samples_per_s", "step_s", "data_wait_s", "comm_s")
 
 _PROGRESS = re.compile(
-    r"\bstep (?P<step>\d+)/(?P<steps>\d+)\s+loss (?P<loss>\S+)\s+lr (?P<lr>\S+)\s+(?P<rate>\S+) samples/s"
+    r"\bstep (?P<step>\d{1,12})/(?P<steps>\d{1,12})\s+loss (?P<loss>\S+)\s+lr (?P<lr>\S+)\s+(?P<rate>\S+) samples/s"
 )
 _RESUMED = re.compile(r"resuming from .+: step (\d{1,12}), \d+ samples$")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrate.plan import NodePlan, RunPlan
 
 CREATE_S = 60.0
-REMOVE_S = 30.0
+REMOVE_S = 15.0
 SETTLE_S = 10.0  # an interrupt waits for what is being created, so that it is found and removed
 
 _STATES = {"created": "created", "running": "running", "paused": "running", "restarting": "running"}
@@ -166,7 +166,7 @@ class Containers:
         hosts = [host for host in self._hosts() if self._made_on(host)]
         answers = attempt(hosts, self._remove_on, deadline_s=REMOVE_S)
         return [
-            f"{host}: {getattr(answer, 'what', '') or answer!r}"
+            f"{host}: {getattr(answer, 'what', '') or repr(answer)}; `orchestrate stop {self.plan.run}` when it answers"
             for host, answer in zip(hosts, answers, strict=True)
             if isinstance(answer, Exception)
         ]

@@ -163,7 +163,7 @@ def _request(
             next_step="use names in UTF-8, or --on process",
         )
     return Request(
-        run=runs.checked_name(name) if name else runs.new_name(),
+        run=runs.checked_name(name) if name is not None else runs.new_name(),
         on=place,
         nodes=nodes,
         hosts=hosts,

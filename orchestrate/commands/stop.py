@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from orchestrate.errors import Exit
+
+if TYPE_CHECKING:
+    from orchestrate.find import Found
 
 
 @click.command(
@@ -37,6 +42,8 @@ def stop(run: str, target: str | None, grace_s: int) -> int:
 
     checked_name(run, "RUN")  # it becomes a folder here
     with runs_on(target, run) as found:
+        if not any(f.containers for f in found) and any(f.traces for f in found):
+            return _sweep([f for f in found if f.traces], run)
         holding = only(found, run)
         outcome = conclude(run, holding, grace_s=grace_s, warn=said)
         away = [f.host.name for f in found if f.error is not None]
@@ -46,3 +53,19 @@ def stop(run: str, target: str | None, grace_s: int) -> int:
     for name in away:
         said(f"not asked, out of reach: {name}")
     return Exit.CANNOT_TELL if away else Exit.YES
+
+
+def _sweep(found: list[Found], run: str) -> int:
+    """Clear what a launch left that was itself ended by force; a volume of the first node may hold checkpoints and stays."""
+    from orchestrate.clear import clear
+    from orchestrate.report.status import said
+
+    for place in found:
+        if place.engine is not None:
+            clear(place.engine, run)
+            kept = tuple(place.engine.volumes(run))
+            said(
+                f"{run} has no container on {place.host.name}; "
+                + (f"kept there: volume {kept[0]}" if kept else "cleared")
+            )
+    return Exit.YES

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from orchestrate import archive
+from orchestrate.engine.told import START_ENGINE, told
 from orchestrate.errors import CannotTell, Refused
 from orchestrate.files import replace_file
 
@@ -25,7 +26,6 @@ LABEL_NODE = "muster.node"
 LABEL_ATTEMPT = "muster.attempt"
 
 _DIAL = "docker system dial-stdio"
-_START_ENGINE = "start it (`sudo systemctl start docker`), or see `orchestrate explain docker.daemon`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Engine:
 
     def version(self) -> str:
         """Return the engine's version."""
-        with _told(self.where):
+        with told(self.where):
             return str(self._api.version().get("Version", ""))
 
     def close(self) -> None:
@@ -80,13 +80,13 @@ class Engine:
 
     def image_ids(self) -> tuple[str, ...]:
         """Return the ids of all images that the engine holds."""
-        with _told(self.where):
+        with told(self.where):
             return tuple(str(row["Id"]) for row in self._api.images())
 
     def _image(self, ref: str) -> Mapping[str, Any] | None:
         from docker.errors import ImageNotFound, NotFound
 
-        with _told(self.where):
+        with told(self.where):
             try:
                 return dict(self._api.inspect_image(ref))
             except (ImageNotFound, NotFound):
@@ -94,12 +94,12 @@ class Engine:
 
     def save_image(self, ref: str) -> Iterator[bytes]:
         """Yield the image as a tar stream, as `docker save` would."""
-        with _told(self.where):
+        with told(self.where):
             yield from self._api.get_image(ref, chunk_size=1 << 20)
 
     def load_image(self, stream: Iterable[bytes]) -> None:
         """Load an image from a tar stream, as `docker load` would."""
-        with _told(self.where):
+        with told(self.where):
             for line in self._api.load_image(stream) or ():
                 if "error" in line:
                     raise Refused(f"the engine refused the image: {line['error']}", where=self.where)
@@ -107,24 +107,24 @@ class Engine:
     def tag_image(self, image_id: str, ref: str) -> None:
         """Give an image another name."""
         repository, _, tag = ref.rpartition(":") if ":" in ref.rsplit("/", 1)[-1] else (ref, "", "latest")
-        with _told(self.where):
+        with told(self.where):
             self._api.tag(image_id, repository, tag)
 
     def pull_image(self, ref: str) -> None:
         """Fetch an image from its registry."""
-        with _told(self.where):
+        with told(self.where):
             for line in self._api.pull(ref, stream=True, decode=True):
                 if "error" in line:
                     raise Refused(f"the registry or the engine refused: {line['error']}", where=self.where)
 
     def untag_image(self, ref: str) -> None:
         """Take a name off an image; the image goes with its last name."""
-        with _told(self.where):
+        with told(self.where):
             self._api.remove_image(ref, noprune=True)
 
     def registry_digest(self, ref: str) -> str:
         """Return the digest that the registry gives for a tag now."""
-        with _told(self.where):
+        with told(self.where):
             return str(self._api.inspect_distribution(ref)["Descriptor"]["digest"])
 
     # containers
@@ -132,7 +132,7 @@ class Engine:
     def create(self, spec: ContainerSpec) -> str:
         """Create (not start) the container of one node and return its id."""
         api = self._api
-        with _told(self.where):
+        with told(self.where):
             host_config = api.create_host_config(
                 network_mode=spec.network,
                 shm_size=spec.shm_bytes,
@@ -174,13 +174,13 @@ class Engine:
 
     def start(self, container_id: str) -> None:
         """Start a created container."""
-        with _told(self.where):
+        with told(self.where):
             self._api.start(container_id)
 
     def containers(self, run: str | None = None) -> tuple[Container, ...]:
         """Return the containers that carry a run's label (any run's, or one's), by node."""
         label = LABEL_RUN if run is None else f"{LABEL_RUN}={run}"
-        with _told(self.where):
+        with told(self.where):
             rows = self._api.containers(all=True, filters={"label": [label]})
         found = (self.look(row["Id"]) for row in rows)
         return tuple(sorted((c for c in found if c is not None), key=lambda c: (c.labels.get(LABEL_NODE, ""), c.name)))
@@ -189,7 +189,7 @@ class Engine:
         """Return how one container stands, or None when it is gone."""
         from docker.errors import NotFound
 
-        with _told(self.where):
+        with told(self.where):
             try:
                 raw = self._api.inspect_container(container_id)
             except NotFound:
@@ -210,14 +210,14 @@ class Engine:
 
     def logs(self, container_id: str, *, follow: bool, since: float | None = None) -> Iterator[bytes]:
         """Yield a container's output in chunks: each line begins with the engine's RFC 3339 time and a space."""
-        with _told(self.where):
+        with told(self.where):
             yield from self._api.logs(container_id, stream=True, follow=follow, timestamps=True, since=since)
 
     def stop(self, container_id: str, grace_s: int) -> None:
         """Send SIGTERM, and SIGKILL after `grace_s` seconds; a container that is gone is stopped."""
         from docker.errors import NotFound
 
-        with _told(self.where):
+        with told(self.where):
             try:
                 self._api.stop(container_id, timeout=grace_s)
             except NotFound:
@@ -225,7 +225,7 @@ class Engine:
 
     def kill_inside(self, container_id: str, pids: Iterable[int]) -> None:
         """Send SIGKILL to processes of a running container, by their ids in there."""
-        with _told(self.where):
+        with told(self.where):
             argv = ["/bin/sh", "-c", 'kill -s KILL "$@"', "sh", *map(str, pids)]
             self._api.exec_start(self._api.exec_create(container_id, argv)["Id"])
 
@@ -233,7 +233,7 @@ class Engine:
         """Remove a container by force; one that is gone is removed."""
         from docker.errors import APIError, NotFound
 
-        with _told(self.where):
+        with told(self.where):
             try:
                 self._api.remove_container(container_id, force=True, v=True)
             except NotFound:
@@ -246,7 +246,7 @@ class Engine:
         """Copy a file of a container (running or not) here, whole or not at all; False when it has none."""
         from docker.errors import NotFound
 
-        with _told(self.where):
+        with told(self.where):
             try:
                 stream, _ = self._api.get_archive(container_id, path, chunk_size=1 << 20)
             except NotFound:
@@ -267,13 +267,13 @@ class Engine:
 
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Create a named volume; one of that name that exists is kept as it is."""
-        with _told(self.where):
+        with told(self.where):
             self._api.create_volume(name, labels=dict(labels))
 
     def volumes(self, run: str | None = None) -> Mapping[str, Mapping[str, str]]:
         """Return the volumes that carry a run's label, with all their labels, by name."""
         label = LABEL_RUN if run is None else f"{LABEL_RUN}={run}"
-        with _told(self.where):
+        with told(self.where):
             found = self._api.volumes(filters={"label": label}).get("Volumes") or []
         return {str(v["Name"]): dict(v.get("Labels") or {}) for v in found}
 
@@ -281,7 +281,7 @@ class Engine:
         """Remove a volume; one that is gone is removed."""
         from docker.errors import NotFound
 
-        with _told(self.where):
+        with told(self.where):
             try:
                 self._api.remove_volume(name, force=True)
             except NotFound:
@@ -289,21 +289,21 @@ class Engine:
 
     def create_network(self, name: str, subnet: str, labels: Mapping[str, str]) -> None:
         """Create a bridge network with a fixed IPv4 subnet."""
-        with _told(self.where):
+        with told(self.where):
             ipam = {"Driver": "default", "Config": [{"Subnet": subnet}]}
             self._api.create_network(name, driver="bridge", ipam=ipam, labels=dict(labels), check_duplicate=True)
 
     def networks(self, run: str | None = None) -> tuple[str, ...]:
         """Return the names of the networks that carry a run's label."""
         label = LABEL_RUN if run is None else f"{LABEL_RUN}={run}"
-        with _told(self.where):
+        with told(self.where):
             return tuple(sorted(str(n["Name"]) for n in self._api.networks(filters={"label": label})))
 
     def remove_network(self, name: str) -> None:
         """Remove a network; one that is gone is removed."""
         from docker.errors import NotFound
 
-        with _told(self.where):
+        with told(self.where):
             try:
                 self._api.remove_network(name)
             except NotFound:
@@ -311,7 +311,7 @@ class Engine:
 
     def subnets(self) -> tuple[str, ...]:
         """Return the subnets of all networks of the engine."""
-        with _told(self.where):
+        with told(self.where):
             networks = self._api.networks()
         configs = ((n.get("IPAM") or {}).get("Config") or [] for n in networks)
         return tuple(str(c["Subnet"]) for config in configs for c in config if c.get("Subnet"))
@@ -321,7 +321,7 @@ def local(timeout_s: float = 60.0) -> Engine:
     """Return this machine's engine, found as the docker command finds it; raise CannotTell when none answers."""
     import docker
 
-    with _told("this machine"):
+    with told("this machine"):
         client = docker.from_env(timeout=timeout_s)
         client.ping()
         return Engine("this machine", client.api)
@@ -336,7 +336,7 @@ def behind(shell: Shell, timeout_s: float = 60.0) -> Engine:
         return local(timeout_s)
     where = shell.host.name
     command = _dial_command(shell, where)
-    with _told(where):
+    with told(where):
         from orchestrate.engine.over_ssh import api_over
 
         return Engine(where, api_over(cast("Remote", shell), command, timeout_s))
@@ -361,36 +361,4 @@ def _dial_command(shell: Shell, where: str) -> str:
             next_step="`sudo usermod -aG docker USER` on that host, then log in anew; or allow `sudo -n docker`",
         )
     first = said.splitlines()[0] if said else "no answer within 20 s"
-    raise CannotTell(f"the Docker Engine does not answer: {first}", where=where, next_step=_START_ENGINE)
-
-
-class _told:  # noqa: N801 - it reads as a word in a with statement
-    """Turns the SDK's and the transport's errors into ours, with the engine's place."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Literal[False]:
-        if error is None or isinstance(error, (CannotTell, Refused)) or not isinstance(error, Exception):
-            return False
-        from docker.errors import APIError, DockerException
-        from requests.exceptions import RequestException
-        from urllib3.exceptions import HTTPError
-
-        if isinstance(error, APIError) and error.response is not None:  # it answered, if only to say no
-            said = str(error.explanation or error).strip()
-            raise Refused(
-                f"the Docker Engine refused: {said}",
-                where=self.where,
-                next_step="put right what it names, and try again",
-            ) from error
-        if isinstance(error, (DockerException, RequestException, HTTPError, OSError, EOFError, archive.TarError)) or (
-            type(error).__module__.startswith("paramiko")
-        ):
-            raise CannotTell(
-                f"the Docker Engine does not answer: {error}", where=self.where, next_step=_START_ENGINE
-            ) from error
-        return False
+    raise CannotTell(f"the Docker Engine does not answer: {first}", where=where, next_step=START_ENGINE)

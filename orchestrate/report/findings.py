@@ -71,7 +71,7 @@ def as_text(audit: Audit, *, coloured: bool = False) -> str:
     partial = [visit for visit in audit.visits if visit.state == "partial"]
     for error in dict.fromkeys(visit.error for visit in partial):
         names = format_hosts(visit.name for visit in partial if visit.error == error)
-        lines += [_head("partial", "yellow", coloured=coloured) + f" {names}: {one_line(error or '')}"]
+        lines += [_head("partial", "yellow", coloured=coloured) + f" {one_line(names)}: {one_line(error or '')}"]
     lines = [
         *"\n".join(lines).strip("\n").split("\n"),
         "",
@@ -95,7 +95,7 @@ def _folded(findings: Iterable[Finding]) -> Iterator[tuple[Finding, str]]:
         key = (finding.state, finding.check, finding.subject, finding.saw, finding.wanted, finding.remedy, apart)
         groups.setdefault(key, []).append(finding)
     for group in sorted(groups.values(), key=lambda group: (_WORST_FIRST.index(group[0].state), group[0].check)):
-        yield group[0], format_hosts(host for finding in group for host in finding.hosts)
+        yield group[0], one_line(format_hosts(host for finding in group for host in finding.hosts))
 
 
 def _block(finding: Finding, hosts: str, *, coloured: bool) -> Iterator[str]:

@@ -100,7 +100,10 @@ class Lines:
             self._live.start()
 
     def _print(self, text: str, style: str = "") -> None:
-        with contextlib.suppress(SystemExit):  # rich's answer to a reader that left: the run goes on without one
+        with (
+            contextlib.suppress(SystemExit),
+            reader_may_leave(),
+        ):  # rich's answer to a reader that left: the run goes on without one
             self._console.print(Text(text, style=style))
 
     def _set(self, status: str) -> None:
@@ -138,7 +141,7 @@ class Lines:
 
     def progress(self, progress: Progress) -> None:
         """Show the newest step on the live line."""
-        done = int(20 * progress.step / max(1, progress.steps))
+        done = min(20, 20 * progress.step // max(1, progress.steps))
         self._set(f"{'━' * done}{'·' * (20 - done)} {progress.line()}")
 
     def warn(self, text: str) -> None:
@@ -153,7 +156,11 @@ class Lines:
         first = outcome.first
         if first is not None:
             who = "the node as a whole" if first.rank is None else f"rank {first.rank} (local rank {first.local_rank})"
-            how = first.signal or ("no answer" if first.exit_code is None else f"exit code {first.exit_code}")
+            how = first.signal or (
+                ("no answer" if first.finding == "ssh.reachable" else "gone")
+                if first.exit_code is None
+                else f"exit code {first.exit_code}"
+            )
             self._print(f"  first    {who} on {first.node}: {how}  [{first.finding}]", "red")
             for text in first.last_words:
                 self._print(f"           | {one_line(text)}")

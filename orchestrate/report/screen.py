@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrate.errors import UsageError
@@ -13,7 +14,6 @@ from orchestrate.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import TextIO
 
 # Control characters, and those that turn or hide text; a newline and a tab are left to the caller.
@@ -47,11 +47,18 @@ def out(text: str, path: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Let work go on when nobody reads standard output any more: what is written from then on goes nowhere."""
+    """Let work go on when standard output takes no more (a reader that left, a full disk): the rest goes nowhere."""
     try:
         yield
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def stand_in() -> None:
+    """Give the streams that the caller has closed a place to write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as the program
 
 
 def colours(stream: TextIO | None = None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -24,7 +25,7 @@ def show(rows: Sequence[Mapping[str, Any]], unreachable: Mapping[str, str], *, a
             json.dumps({"schema": "muster.status/1", "nodes": list(rows), "unreachable": dict(unreachable)}, indent=2)
         )
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 1000)
     if rows:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in _COLUMNS:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -188,3 +189,30 @@ def test_explain_for_programs_is_json(capsys):
 def test_explain_of_an_unknown_id_names_the_near_ones(capsys):
     assert cli.run(["explain", "pcie.acs.redirects"]) == 2
     assert "did you mean pcie.acs.redirect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["explain"], ["preflight", "local", "--json"], ["launch", "--plan", "--on", "process"]]
+)
+def test_a_full_disk_under_standard_output_is_told_and_is_no_bug(words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrate", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode in {0, 2}, done.stderr  # a launch goes on without its reader
+    assert "bug in orchestrate" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["explain", "preflight local", "launch --json --plan --on process", "nosuch"])
+def test_streams_that_the_caller_closed_are_no_bug(words, tmp_path):
+    command = f"{sys.executable} -m orchestrate {words}"
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(
+            ["sh", "-c", f"{command} {closed}"], cwd=tmp_path, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == (2 if words == "nosuch" else 0), (words, closed, done.stderr)

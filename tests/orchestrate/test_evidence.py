@@ -102,3 +102,32 @@ def test_a_visit_is_audited_partial_or_unreachable():
 @pytest.mark.parametrize("said", [b"", b"[]", b"{", b"[" * 100_000, b'"x"', b"\xff"])
 def test_a_record_of_the_connection_that_cannot_be_read_is_no_good_news(said):
     assert store.visit(Evidence("a", {"ssh": Reply(said)})).state == "unreachable"
+
+
+def test_a_folder_name_cannot_act_on_the_terminal_nor_forge_a_line(tmp_path, capsys):
+    from orchestrate import cli
+
+    for name in ("%00%1b[31m%0averdict: pass", "a\x1b[2J", "%C2%9B31m"):
+        (tmp_path / "ev" / name).mkdir(parents=True)
+        (tmp_path / "ev" / name / "uname.txt").write_text("Linux\n")
+        (tmp_path / "ev" / name / "proc-cmdline.txt").write_text("ro quiet\n")
+    cli.run(["preflight", "--evidence", str(tmp_path / "ev")])
+    shown = capsys.readouterr().out
+    assert [c for c in shown if not c.isprintable() and c != "\n"] == []
+    assert sum(line.startswith("verdict:") for line in shown.splitlines()) == 1
+
+
+def test_two_folders_of_one_host_are_refused(tmp_path):
+    for name in ("gpu01", "%67pu01"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "uname.txt").write_text("Linux\n")
+    with pytest.raises(UsageError, match="two folders hold evidence of 'gpu01'"):
+        store.load(tmp_path)
+
+
+def test_a_link_that_leads_nowhere_costs_its_own_reply_alone(tmp_path):
+    (tmp_path / "gpu01").mkdir()
+    (tmp_path / "gpu01" / "uname.txt").write_text("Linux\n")
+    (tmp_path / "gpu01" / "lscpu.txt").symlink_to(tmp_path / "none")
+    (evidence,) = store.load(tmp_path)
+    assert set(evidence.replies) == {"uname"}

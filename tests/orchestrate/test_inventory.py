@@ -98,6 +98,8 @@ def test_hosts_that_differ_in_their_port_are_told_apart_by_it():
         ("a slots=1 slots=1", ["stands twice"]),
         ("a spare=yes", ["spare=yes"]),
         ("a addr=", ["addr="]),
+        ("a" * 64, ["is no host name"]),
+        (".".join(["abcdefgh"] * 32), ["is no host name"]),
         ("a addr=some.name", ["addr=some.name", "addr=192.168.50.9"]),  # a name may mean another address on every host
         ("a[1-2] addr=10.0.0.1", ["one address", "2 hosts"]),
         ("a iface=eth0/../x", ["iface="]),

@@ -95,9 +95,9 @@ TABLE = {
         {0: log((0, 0, -9, T1))},
         ("gpu00", 0, 0, "SIGKILL", None, "run.rank.killed"),
     ),
-    "all agents that were sent SIGTERM were terminated, and no rank is blamed": (
-        seen(1, 1, 1),
-        dict.fromkeys(range(3), log(agent=["W Received 15 death signal, shutting down workers"])),
+    "one agent that was sent SIGTERM was terminated, and no rank is blamed": (
+        seen(1, "running", "running"),
+        {0: log(agent=["W Received 15 death signal, shutting down workers"])},
         ("gpu00", None, None, "SIGTERM", None, "run.rank.terminated"),
     ),
     "an occupied port of the master": (
@@ -195,3 +195,17 @@ def test_an_outcome_is_the_json_of_the_contract():
     assert told["schema"] == "muster.outcome/1"
     assert told["findings"][0]["state"] == "fail"
     assert Outcome("r", "finished", 0).as_json()["first"] is None
+
+
+def test_a_run_whose_agents_were_all_asked_to_end_was_stopped_by_somebody():
+    asked = dict.fromkeys(range(3), log(agent=["W Received 15 death signal, shutting down workers"]))
+    outcome = derive(PLAN, seen(1, 1, 1), asked)
+    assert (outcome.state, outcome.exit_code, outcome.first) == ("stopped", 130, None)
+
+
+def test_a_failure_before_the_others_were_asked_to_end_is_no_stop():
+    asked = {
+        0: log((0, 0, 1, T1)),
+        **dict.fromkeys((1, 2), log(agent=["W Received 15 death signal, shutting down workers"])),
+    }
+    assert derive(PLAN, seen(1, 1, 1), asked).state == "failed"

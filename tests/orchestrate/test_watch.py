@@ -170,3 +170,16 @@ def test_a_bug_in_following_a_node_is_raised_and_not_taken_for_a_quiet_end(begun
     backend.lines[0] = [b"[rank0]:1"]
     with pytest.raises(TypeError, match="a bug"):
         one.wait()
+
+
+def test_output_that_is_long_in_coming_is_read_to_its_end(begun, monkeypatch):
+    backend, one, told = begun
+    backend.lines[0] = [b"[rank0]:%d" % n for n in range(400)]
+    slow = one._on_line
+    one._on_line = lambda *words: (time.sleep(0.005), slow(*words))
+    backend.state = dict.fromkeys(backend.state, ("exited", 0))
+    one.wait()
+    logs = one.drain(limit_s=0.5)  # two seconds of lines, none of which is half a second late
+    assert logs[0].last_words[0][-1] == "399"
+    assert one.cut_short == []
+    assert len(told) == 400

@@ -36,3 +36,8 @@ def test_the_step_a_run_goes_on_from_is_read_back(place, step, samples):
 @given(st.text())
 def test_other_lines_tell_of_no_step(text):
     assert parse_resumed(text) is None or text.startswith("resuming from ")
+
+
+@pytest.mark.parametrize("step", ["9" * 30, "3000000000000", "1" * 5000])
+def test_a_step_beyond_any_run_is_no_progress(step):
+    assert parse_progress(f"step {step}/1  loss 1.0  lr 1.0e-03  340.5 samples/s") is None
