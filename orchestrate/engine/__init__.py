@@ -7,7 +7,7 @@ shell, nobody logs in twice and no port is opened. Refuses to touch a container 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrate import archive
 from orchestrate.engine.told import START_ENGINE, told
