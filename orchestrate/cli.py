@@ -132,6 +132,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
             errors.bug(error)
             return errors.BUG
+        screen.give_up_output()
         errors.show(
             UsageError(
                 f"cannot write: {error.strerror}",

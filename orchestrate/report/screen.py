@@ -51,7 +51,12 @@ def reader_may_leave() -> Iterator[None]:
     try:
         yield
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up_output()
+
+
+def give_up_output() -> None:
+    """Send standard output nowhere from now on, what is buffered included."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def stand_in() -> None:

@@ -162,8 +162,12 @@ def test_a_detached_run_is_found_followed_and_stopped_from_another_folder(launch
     assert "rank 1/2" in Path(elsewhere / "runs/away/logs/node1/rank1.log").read_text()
     assert launcher.left() == []
     again = launcher("stop", "away", *hosts, cwd=elsewhere)
-    assert again.returncode == 2
-    assert "no host holds a container of the run away" in again.stderr
+    assert again.returncode == 0
+    assert "away has no container" in again.stdout
+    assert "kept there: volume muster-away" in again.stdout
+    never = launcher("stop", "never", *hosts, cwd=elsewhere)
+    assert never.returncode == 2
+    assert "no host holds a container of the run never" in never.stderr
 
 
 def test_the_plan_is_shown_and_nothing_starts(launcher):

@@ -192,7 +192,13 @@ def test_explain_of_an_unknown_id_names_the_near_ones(capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["explain"], ["preflight", "local", "--json"], ["launch", "--plan", "--on", "process"]]
+    "words",
+    [
+        ["--help"],
+        ["explain"],
+        ["preflight", "local", "--json", "--only", "ssh.reachable"],
+        ["launch", "--plan", "--on", "process"],
+    ],
 )
 def test_a_full_disk_under_standard_output_is_told_and_is_no_bug(words):
     with Path("/dev/full").open("w") as full:
@@ -208,7 +214,9 @@ def test_a_full_disk_under_standard_output_is_told_and_is_no_bug(words):
     assert "bug in orchestrate" not in done.stderr
 
 
-@pytest.mark.parametrize("words", ["explain", "preflight local", "launch --json --plan --on process", "nosuch"])
+@pytest.mark.parametrize(
+    "words", ["explain", "preflight local --only ssh.reachable", "launch --json --plan --on process", "nosuch"]
+)
 def test_streams_that_the_caller_closed_are_no_bug(words, tmp_path):
     command = f"{sys.executable} -m orchestrate {words}"
     for closed in (">&-", "2>&-", ">&- 2>&-"):
