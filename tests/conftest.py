@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -27,6 +28,11 @@ def lacking() -> str:
     if subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
         return "no Docker Engine answers; next: tests/lab/engine.sh start"
     return ""
+
+
+def pytest_configure() -> None:
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and every process that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -54,6 +54,13 @@ start() {
         return
     fi
     mkdir -p "$STATE"
+    # A machine that went down hard leaves pid files whose numbers other processes have by now.
+    local file name
+    for file in "$STATE/dockerd.pid" /var/run/docker/containerd/containerd.pid; do
+        [ -s "$file" ] || continue
+        name=$(cat "/proc/$(tr -cd 0-9 <"$file")/comm" 2>/dev/null || true)
+        case $name in dockerd | containerd) ;; *) rm -f "$file" ;; esac
+    done
     setsid dockerd --data-root "$STATE/data" --pidfile "$STATE/dockerd.pid" >"$STATE/dockerd.log" 2>&1 </dev/null &
     for _ in $(seq 120); do
         docker info >/dev/null 2>&1 && return
@@ -67,7 +74,8 @@ start() {
 stop() {
     [ -s "$STATE/dockerd.pid" ] || return 0
     local pid
-    pid=$(cat "$STATE/dockerd.pid")
+    pid=$(tr -cd 0-9 <"$STATE/dockerd.pid")
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null || true)" = dockerd ] || return 0 # the number is somebody else's by now
     kill -TERM "$pid" 2>/dev/null || return 0
     for _ in $(seq 60); do
         kill -0 "$pid" 2>/dev/null || return 0
