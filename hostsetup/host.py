@@ -1,138 +1,95 @@
-"""Knows all that the evidence says of one host, one slot a subsystem. Fills no gap by a guess."""
+"""Knows all that the evidence says of one host, one slot a subsystem. Fills no gap by a guess.
+
+A subsystem is a file of `facts/` with a function `read`; its name is the slot's. There is no list to keep.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+import inspect
+import pkgutil
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hostsetup.facts import access, acs, clock, cmdline, cpu, docker, names, pci, privilege, topology
+from hostsetup import facts as _folder
 from hostsetup.model import Evidence, Known, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+    from types import ModuleType
 
-    from hostsetup.facts.access import Access
-    from hostsetup.facts.acs import Acs
-    from hostsetup.facts.clock import Clock
-    from hostsetup.facts.cmdline import Cmdline
-    from hostsetup.facts.cpu import Cpu
-    from hostsetup.facts.docker import Docker
-    from hostsetup.facts.names import Names
-    from hostsetup.facts.pci_tree import Pci
-    from hostsetup.facts.privilege import Privilege
-    from hostsetup.facts.topology import Topology
-
-# the quick ones first: a stream that is cut loses the slow ones
-PROBES = (
-    *privilege.PROBES,
-    *names.PROBES,
-    *cpu.PROBES,
-    *docker.PROBES,
-    *pci.PROBES,
-    *topology.PROBES,
-    *cmdline.PROBES,
-)
+    from hostsetup.model import Probe
 
 
-@dataclass(frozen=True, slots=True)
+@cache
+def subsystems() -> Mapping[str, ModuleType]:
+    """Return the modules of `facts/` that read a subsystem, by the name of their slot."""
+    names = sorted(info.name for info in pkgutil.iter_modules(_folder.__path__))
+    modules = {name: importlib.import_module(f"{_folder.__name__}.{name}") for name in names}
+    return {name: module for name, module in modules.items() if hasattr(module, "read")}
+
+
+def _probes() -> tuple[Probe, ...]:
+    every = [probe for module in subsystems().values() for probe in getattr(module, "PROBES", ())]
+    # the quick ones first: a stream that is cut loses the slow ones
+    return tuple(sorted(every, key=lambda probe: (bool(probe.tool), probe.timeout_s)))
+
+
+PROBES = _probes()
+
+
+@cache
+def _needs(module: ModuleType) -> tuple[tuple[str, bool], ...]:
+    """Return what a reader asks for: the evidence, or other slots; True: it can do without."""
+    parameters = inspect.signature(module.read).parameters.values()
+    return tuple((one.name, one.default is not inspect.Parameter.empty) for one in parameters)
+
+
 class HostFacts:
-    """What is known of one host; a check names the slots it needs by these names."""
+    """What is known of one host; a check names the slots it needs. Each slot is read once, when it is asked for."""
 
-    access: Known[Access] | Unknown
-    privilege: Known[Privilege] | Unknown
-    pci: Known[Pci] | Unknown
-    acs: Known[Acs] | Unknown
-    cmdline: Known[Cmdline] | Unknown
-    cpu: Known[Cpu] | Unknown
-    topology: Known[Topology] | Unknown
-    docker: Known[Docker] | Unknown
-    names: Known[Names] | Unknown
-    clock: Known[Clock] | Unknown
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._slots: dict[str, Known[Any] | Unknown] = {}
+
+    def __getattr__(self, name: str) -> Known[Any] | Unknown:
+        """Return a subsystem's slot; raise AttributeError when there is no such subsystem."""
+        if name.startswith("_") or name not in subsystems():
+            raise AttributeError(name)
+        slots: dict[str, Known[Any] | Unknown] = self.__dict__["_slots"]
+        if name not in slots:
+            slots[name] = self._read(name)
+        return slots[name]
+
+    def _read(self, name: str) -> Known[Any] | Unknown:
+        module = subsystems()[name]
+        given: dict[str, Any] = {}
+        for need, optional in _needs(module):
+            slot: Known[Any] | Unknown = Known(self._evidence) if need == "evidence" else getattr(self, need)
+            if isinstance(slot, Known):
+                given[need] = slot.value
+            elif not optional:
+                return slot
+        try:
+            told: Known[Any] | Unknown = module.read(**given)
+        except Exception as error:  # noqa: BLE001 - hostile data that a reader trips over must not end the audit
+            return Unknown(f"the reader of `{name}` itself failed: {type(error).__name__}: {error}"[:300])
+        return told
 
 
 def read(evidence: Evidence) -> HostFacts:
-    """Read every subsystem; what the evidence does not show is `Unknown` with the reason."""
-    tree = pci.read(evidence)
-    return HostFacts(
-        access=access.read(evidence),
-        privilege=privilege.read(evidence),
-        pci=tree,
-        acs=tree if isinstance(tree, Unknown) else acs.from_pci(tree.value),
-        cmdline=cmdline.read(evidence),
-        cpu=cpu.read(evidence),
-        topology=topology.read(evidence),
-        docker=docker.read(evidence),
-        names=names.read(evidence),
-        clock=clock.read(evidence),
-    )
+    """Return what the evidence says; what it does not show is `Unknown` with the reason."""
+    return HostFacts(evidence)
 
 
 def flat(facts: HostFacts) -> dict[str, Any]:
-    """Return the facts for JSON, by subsystem; a subsystem that is not known is absent."""
-    told = {slot: tell(value.value) for slot, tell in _TELL.items() if isinstance(value := getattr(facts, slot), Known)}
+    """Return the facts for JSON, by subsystem; a subsystem that is not known, or tells nothing, is absent."""
+    told: dict[str, Any] = {}
+    for name, module in subsystems().items():
+        tell = getattr(module, "tell", None)
+        if tell is not None and isinstance(slot := getattr(facts, name), Known):
+            told[getattr(module, "TELLS", name)] = tell(slot.value)
+    told = {name: values for name, values in told.items() if values}
     if isinstance(facts.pci, Known) and isinstance(facts.acs, Unknown):
         told["acs"] = {"readable": False}
-    if isinstance(facts.cmdline, Known) and facts.cmdline.value.running is not None:
-        told["boot"] = {"args": list(facts.cmdline.value.running)}
     return told
-
-
-def _topology(t: Topology) -> dict[str, Any]:
-    return {
-        "gpus": t.gpus,
-        "nics": len(t.nics),
-        "links": {f"{a}-{b}": link for (a, b), link in t.links.items()},
-        "numa": {str(gpu): node for gpu, node in t.numa_affinity.items()},
-    }
-
-
-def _cpu(c: Cpu) -> dict[str, Any]:
-    ratio = c.nodes_per_socket
-    return {
-        "vendor": c.vendor,
-        "model": c.model_name,
-        "sockets": c.sockets,
-        "numa_nodes": c.nodes,
-        "nodes_per_socket": int(ratio) if ratio is not None and ratio.is_integer() else ratio,
-    }
-
-
-def _acs(a: Acs) -> dict[str, Any]:
-    return {
-        "ports": len(a.words),
-        "redirecting": len(a.redirecting),
-        "source_validation_only": len(a.source_validation_only),
-        "readable": not a.unreadable,
-    }
-
-
-def _pci(p: Pci) -> dict[str, Any]:
-    return {"gpus": [gpu.address for gpu in p.gpus], "rdma_nics": [nic.address for nic in p.rdma_nics]}
-
-
-def _docker(d: Docker) -> dict[str, Any]:
-    return {"state": d.engine.value, "version": d.version, "storage_driver": d.storage_driver}
-
-
-def _names(n: Names) -> dict[str, Any]:
-    return {"hostname": n.hostname, "addresses": list(n.addresses)}
-
-
-def _privilege(p: Privilege) -> dict[str, Any]:
-    return {"user": p.user, "uid": p.uid, "sudo": p.sudo.value}
-
-
-def _clock(c: Clock) -> dict[str, Any]:
-    return {"offset_s": round(c.offset_s, 4), "uncertainty_s": round(c.uncertainty_s, 4)}
-
-
-_TELL: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "topology": _topology,
-    "cpu": _cpu,
-    "acs": _acs,
-    "pci": _pci,
-    "docker": _docker,
-    "names": _names,
-    "privilege": _privilege,
-    "clock": _clock,
-}

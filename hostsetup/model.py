@@ -34,12 +34,14 @@ class Probe:
     """One question to a host: a read-only POSIX sh command.
 
     `root`: try `sudo -n` when the user is not root; never prompts. `timeout_s`: after this the probe is left behind.
+    `tool`: what all probes of that name depend on; once it gives one of them no answer in time, the others are not asked.
     """
 
     name: str
     command: str
     root: bool = False
     timeout_s: int = 10
+    tool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,10 @@ probe_root() {
     probe "$1" "$2" "$3"
   fi
 }
+# hung TOOL: whether a probe has waited for that tool in vain; then the others of it are not asked
+hung() { case " $late_tools " in *" $1 "*) return 0 ;; *) return 1 ;; esac }
+unasked() { rm -f "$d/out" "$d/err"; : >"$d/out"; echo "muster: not asked, for $2 had given no answer in time" >"$d/err"; rc=124; send "$1"; }
+late_tools=
 root=no sudo_there=no
 if [ "$(id -u)" = 0 ]; then
   root=yes
@@ -129,8 +133,14 @@ def build(probes: Iterable[Probe], mark: str) -> str:
         if not _NAME.fullmatch(probe.name) or probe.name in seen:
             raise ValueError(f"bad or repeated probe name: {probe.name!r}")
         seen.add(probe.name)
-        lines.append(_call(probe))
+        lines.append(_call(probe) if not probe.tool else _behind(probe.name, probe.tool, _call(probe)))
     return "".join((*lines, "}\nmain\n"))
+
+
+def _behind(name: str, tool: str, call: str) -> str:
+    if not _NAME.fullmatch(tool):
+        raise ValueError(f"bad name of a tool: {tool!r}")
+    return f'if hung {tool}; then unasked {name} {tool}; else {call.rstrip()}; [ "$rc" = 124 ] && late_tools="$late_tools {tool}"; fi\n'
 
 
 def _call(probe: Probe) -> str:

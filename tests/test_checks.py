@@ -10,13 +10,22 @@ from hostsetup.model import Evidence, Reply, State
 
 HERE = Path(__file__).parent
 IDS = [check.id for check in checks.catalogue()]
-NEEDED = ({"pass"}, {"fail", "warn"}, {"unknown"})
-ONLY_UNKNOWN = {"pcie.acs.readable"}  # its worst answer is that nobody can tell
+
+
+def told_of(name):
+    path = HERE / "checks" / f"{name.replace('.', '_')}.toml"
+    return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
 def cases_of(name):
-    path = HERE / "checks" / f"{name.replace('.', '_')}.toml"
-    return tomllib.loads(path.read_text())["case"] if path.exists() else []
+    return told_of(name).get("case", [])
+
+
+def needed(name):
+    """A check is shown to pass, to fail or warn, and not to know; one with a milder worst answer says so: `worst`."""
+    worst = told_of(name).get("worst", "fail")
+    assert worst in {"fail", "info", "unknown"}
+    return ({"pass", "info"}, {"unknown"}, *({"fail": [{"fail", "warn"}], "info": [{"info"}]}.get(worst, [])))
 
 
 def machine(name):
@@ -50,14 +59,22 @@ def evidence(name, told):
     return Evidence(name, replies)
 
 
+def wants(values):
+    known = {key: want for check in checks.catalogue() for key, want in check.expects.items()}
+    return {key: known[key].read(value) for key, value in values.items()}
+
+
 CASES = [pytest.param(name, case, id=f"{name}: {case['name']}") for name in IDS for case in cases_of(name)]
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_check_says_what_its_case_expects(name, case):
-    assert set(case) <= {"name", "hosts", "states", "says", "never", "evidence_lines", "subjects"}, "unknown key"
+    assert set(case) <= {"name", "hosts", "states", "says", "never", "evidence_lines", "subjects", "expect"}, (
+        "unknown key"
+    )
     fleet = {one: host.read(evidence(one, told)) for one, told in case["hosts"].items()}
-    findings = checks.run(fleet, only=[name])
+    wanted = checks.built_in().over(wants(case.get("expect", {})), "site.toml")
+    findings = checks.run(fleet, only=[name], expect=lambda _: wanted)
     told = "\n".join(f"{f.saw} {f.subject} {f.remedy.text if f.remedy else ''} {f.hosts}" for f in findings)
     assert sorted({f.state.value for f in findings}) == sorted(case["states"]), told
     for words in case.get("says", []):
@@ -81,8 +98,18 @@ def test_a_check_says_what_its_case_expects(name, case):
 @pytest.mark.parametrize("name", IDS)
 def test_every_check_is_shown_to_pass_to_fail_and_not_to_know(name):
     shown = {state for case in cases_of(name) for state in case["states"]}
-    needed = [wanted for wanted in NEEDED if name not in ONLY_UNKNOWN or "fail" not in wanted]
-    assert all(shown & wanted for wanted in needed), f"tests/checks/{name.replace('.', '_')}.toml shows only {shown}"
+    assert all(shown & wanted for wanted in needed(name)), (
+        f"tests/checks/{name.replace('.', '_')}.toml shows only {shown}"
+    )
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_what_can_be_expected_of_a_check_begins_with_its_id_and_fits_its_kind(name):
+    (check,) = checks.select([name])
+    for key, want in check.expects.items():
+        assert key == name or key.startswith(f"{name}.")
+        assert want.means
+        assert want.default is None or want.read(want.default) == want.default
 
 
 def test_no_case_file_is_left_of_a_check_that_is_gone():

@@ -23,12 +23,15 @@ TRAINING = ("torch", "numpy", "safetensors", "tokenizers", "pynvml")
 # The first row that a module belongs to says what it may import beside the standard library and its own room.
 TABLE = (
     ("hostsetup.model", ()),
+    ("hostsetup.expect", ("hostsetup.model",)),
+    ("hostsetup.uniform", ("hostsetup.model",)),
+    ("hostsetup.profiles", (*FACTS, "hostsetup.expect", "hostsetup.host")),
     ("hostsetup.facts", ("hostsetup.model",)),
     ("hostsetup.script", ("hostsetup.model",)),
     ("hostsetup.recognise", ("hostsetup.model",)),
     ("hostsetup.runlog", ("hostsetup.model",)),
     ("hostsetup.host", FACTS),
-    ("hostsetup.checks", (*FACTS, "hostsetup.host")),
+    ("hostsetup.checks", (*FACTS, "hostsetup.host", "hostsetup.expect", "hostsetup.uniform")),
     ("hostsetup.symptoms", (*FACTS, "hostsetup.host")),
     ("hostsetup.fixes", (*FACTS, "hostsetup.host")),
     ("hostsetup.nccl", (*FACTS, "hostsetup.host")),

@@ -9,17 +9,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from hostsetup.expect import Expect
 from hostsetup.model import Finding, Known, State, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
+    from hostsetup.expect import Value, Want
     from hostsetup.host import HostFacts
 
 Verdict: TypeAlias = Literal["pass", "fail", "incomplete"]
@@ -34,6 +36,9 @@ class Check:
 
     `judge` looks at one host, `judge_fleet` at all hosts where its slot is known; `skip` returns why the check does not
     apply to a host, or an empty string. Parameters are names of HostFacts slots; one with a default may be unknown.
+    `judge_fleet` gets each slot as a mapping of host to value: of the hosts where all slots without a default are known.
+    A parameter `expect` is what is expected of the host (of the fleet: by the site). `expects`: what can be expected, by
+    a name that begins with the check's id. `baseline` returns what a good host has, under these names.
     """
 
     id: str
@@ -43,6 +48,8 @@ class Check:
     judge: Callable[..., Iterable[Finding]] | None = None
     judge_fleet: Callable[..., Iterable[Finding]] | None = None
     skip: Callable[..., str] | None = None
+    expects: Mapping[str, Want] = field(default_factory=dict)
+    baseline: Callable[..., Mapping[str, Value]] | None = None
 
 
 @cache
@@ -62,6 +69,8 @@ def _check(module: ModuleType) -> Check:
         judge=getattr(module, "judge", None),
         judge_fleet=getattr(module, "judge_fleet", None),
         skip=getattr(module, "skip", None),
+        expects=getattr(module, "EXPECTS", {}),
+        baseline=getattr(module, "baseline", None),
     )
 
 
@@ -91,45 +100,57 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def built_in() -> Expect:
+    """Return what the checks expect where nobody says otherwise."""
+    wants = {name: want for check in catalogue() for name, want in check.expects.items()}
+    return Expect({name: want.default for name, want in wants.items() if want.default is not None})
+
+
 def run(
     fleet: Mapping[str, HostFacts],
     only: Sequence[str] | None = None,
     skip: Sequence[str] | None = None,
     accept: Mapping[str, str] | None = None,
+    expect: Callable[[HostFacts | None], Expect] | None = None,
 ) -> tuple[Finding, ...]:
     """Return what every chosen check says of every host and of the fleet.
 
-    `accept` maps ids (or patterns) to reasons: failures and warnings of these checks become `info` and say so. Raises
-    ValueError when a pattern of `only`, `skip` or `accept` matches no check.
+    `accept` maps ids (or patterns) to reasons: failures and warnings of these checks become `info` and say so. `expect`
+    returns what is expected of a host, and for None of the fleet; without it what is built in. Raises ValueError when
+    a pattern of `only`, `skip` or `accept` matches no check.
     """
     accepted = accept or {}
     select(tuple(accepted))
     found: list[Finding] = []
-    for check in select(only, skip):
+    chosen = select(only, skip)
+    wanted = built_in()
+    of_host = {host: expect(facts) if expect else wanted for host, facts in fleet.items()}
+    of_fleet = expect(None) if expect else wanted
+    for check in chosen:
         for host, facts in fleet.items():
-            found += (_filled(finding, check, (host,)) for finding in _on_host(check, facts, len(fleet)))
+            found += (_filled(finding, check, (host,)) for finding in _on_host(check, facts, of_host[host], len(fleet)))
         if check.judge_fleet is not None:
-            found += (_filled(finding, check, tuple(fleet)) for finding in _on_fleet(check, fleet))
+            found += (_filled(finding, check, tuple(fleet)) for finding in _on_fleet(check, fleet, of_fleet))
     return tuple(_accepted(finding, accepted) for finding in found)
 
 
-def _on_host(check: Check, facts: HostFacts, hosts: int) -> Iterator[Finding]:
-    reason = _spared(check, facts)
+def _on_host(check: Check, facts: HostFacts, expect: Expect, hosts: int) -> Iterator[Finding]:
+    reason = _spared(check, facts, expect)
     if reason:
         yield Finding(State.SKIP, saw=reason)
     elif check.judge is not None:
-        yield from _judged(check.judge, facts)
+        yield from _judged(check.judge, facts, expect)
     elif hosts > 1 and check.judge_fleet is not None:
         # on the fleet only what is missing is said of a single host
-        gap = _gap(check.judge_fleet, facts)
-        if gap is not None:
+        gap = _known(check.judge_fleet, facts, expect)
+        if isinstance(gap, Finding):
             yield gap
 
 
-def _spared(check: Check, facts: HostFacts) -> str:
+def _spared(check: Check, facts: HostFacts, expect: Expect) -> str:
     if check.skip is None:
         return ""
-    known = _known(check.skip, facts)
+    known = _known(check.skip, facts, expect)
     if isinstance(known, Finding):
         return ""
     try:
@@ -138,35 +159,39 @@ def _spared(check: Check, facts: HostFacts) -> str:
         return ""
 
 
-def _judged(judge: Callable[..., Iterable[Finding]], facts: HostFacts) -> tuple[Finding, ...]:
-    known = _known(judge, facts)
+def _judged(judge: Callable[..., Iterable[Finding]], facts: HostFacts, expect: Expect) -> tuple[Finding, ...]:
+    known = _known(judge, facts, expect)
     if isinstance(known, Finding):
         return (known,)
-    return _guarded(judge, known)
+    return _guarded(judge, known) or (Finding(State.UNKNOWN, saw="the check came to no conclusion"),)
 
 
 def _guarded(judge: Callable[..., Iterable[Finding]], arguments: Mapping[str, object]) -> tuple[Finding, ...]:
     try:
-        findings = tuple(judge(**arguments))
+        return tuple(judge(**arguments))
     except Exception as error:  # noqa: BLE001 - one check that trips over one host must not end the audit
         return (Finding(State.UNKNOWN, saw=f"the check itself failed: {type(error).__name__}: {error}"[:300]),)
-    return findings or (Finding(State.UNKNOWN, saw="the check came to no conclusion"),)
 
 
-def _known(judge: Callable[..., object], facts: HostFacts) -> dict[str, object] | Finding:
+@cache
+def _parameters(judge: Callable[..., object]) -> tuple[tuple[str, bool], ...]:
+    """Return the names of what a judge asks for; True: it can do without."""
+    parameters = inspect.signature(judge).parameters.values()
+    return tuple((one.name, one.default is not inspect.Parameter.empty) for one in parameters)
+
+
+def _known(judge: Callable[..., object], facts: HostFacts, expect: Expect) -> dict[str, object] | Finding:
     values: dict[str, object] = {}
-    for name, parameter in inspect.signature(judge).parameters.items():
+    for name, optional in _parameters(judge):
+        if name == "expect":
+            values[name] = expect
+            continue
         slot = getattr(facts, name)
         if isinstance(slot, Known):
             values[name] = slot.value
-        elif parameter.default is inspect.Parameter.empty:
+        elif not optional:
             return Finding(State.UNKNOWN, saw=_why(facts, slot))
     return values
-
-
-def _gap(judge: Callable[..., object], facts: HostFacts) -> Finding | None:
-    known = _known(judge, facts)
-    return known if isinstance(known, Finding) else None
 
 
 def _why(facts: HostFacts, slot: Unknown) -> str:
@@ -176,36 +201,32 @@ def _why(facts: HostFacts, slot: Unknown) -> str:
     return slot.reason
 
 
-def _on_fleet(check: Check, fleet: Mapping[str, HostFacts]) -> tuple[Finding, ...]:
+def _on_fleet(check: Check, fleet: Mapping[str, HostFacts], expect: Expect) -> tuple[Finding, ...]:
     judge = check.judge_fleet
     if judge is None:
         return ()
     if len(fleet) < 2:
         return () if check.judge is not None else (Finding(State.SKIP, saw="one host: there is nothing to compare"),)
-    (slot,) = inspect.signature(judge).parameters
-    values = {
-        host: value.value
+    known = {
+        host: values
         for host, facts in fleet.items()
-        if isinstance(value := getattr(facts, slot), Known) and not _spared(check, facts)
+        if not _spared(check, facts, expect) and not isinstance(values := _known(judge, facts, expect), Finding)
     }
-    if len(values) < 2:
+    if len(known) < 2:
         return ()  # the single hosts say why
-    return _guarded_fleet(judge, slot, values, optional=check.judge is not None)
-
-
-def _guarded_fleet(
-    judge: Callable[..., Iterable[Finding]], slot: str, values: Mapping[str, object], *, optional: bool
-) -> tuple[Finding, ...]:
-    """Judge the fleet; where each host is judged, too, the fleet's part may stay silent."""
-    try:
-        findings = tuple(judge(**{slot: values}))
-    except Exception as error:  # noqa: BLE001 - as in _guarded
-        findings = (Finding(State.UNKNOWN, saw=f"the check itself failed: {type(error).__name__}: {error}"[:300]),)
-    if not findings and not optional:
+    arguments: dict[str, object] = {
+        name: {host: values[name] for host, values in known.items() if name in values}
+        for name, _ in _parameters(judge)
+        if name != "expect"
+    }
+    if any(name == "expect" for name, _ in _parameters(judge)):
+        arguments["expect"] = expect
+    findings = _guarded(judge, arguments)
+    if not findings and check.judge is None:  # where each host is judged, too, the fleet's part may stay silent
         findings = (Finding(State.UNKNOWN, saw="the check came to no conclusion"),)
     return tuple(
         replace(
-            finding, scope="cluster" if finding.scope == "host" else finding.scope, hosts=finding.hosts or tuple(values)
+            finding, scope="cluster" if finding.scope == "host" else finding.scope, hosts=finding.hosts or tuple(known)
         )
         for finding in findings
     )

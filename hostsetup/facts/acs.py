@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hostsetup.facts import pci
 from hostsetup.facts.pci_acs import REDIRECTS, SRC_VALID, flags
-from hostsetup.model import Evidence, Known, Probe, Unknown
+from hostsetup.model import Known, Probe, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +37,10 @@ class Acs:
         return tuple(address for address, word in self.words.items() if word & SRC_VALID and not word & REDIRECTS)
 
 
-def from_pci(tree: Pci) -> Known[Acs] | Unknown:
+def read(pci: Pci) -> Known[Acs] | Unknown:
     """Return the words; unknown when bridges stand above GPUs or RDMA NICs and not one of them could be read."""
-    functions = tree.functions
-    above = {parent for f in (*tree.gpus, *tree.rdma_nics) for parent in f.parents}
+    functions = pci.functions
+    above = {parent for f in (*pci.gpus, *pci.rdma_nics) for parent in f.parents}
     # without GPUs and NICs every bridge counts: an unprivileged listing stays unreadable
     of_interest = sorted(above or {address for address, f in functions.items() if f.is_bridge})
     unreadable = tuple(address for address in of_interest if not _was_read(functions.get(address)))
@@ -58,7 +57,11 @@ def _was_read(function: Function | None) -> bool:
     return function is not None and (function.acs is not None or function.acs_absent)
 
 
-def read(evidence: Evidence) -> Known[Acs] | Unknown:
-    """Return the words that the evidence shows."""
-    tree = pci.read(evidence)
-    return tree if isinstance(tree, Unknown) else from_pci(tree.value)
+def tell(acs: Acs) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {
+        "ports": len(acs.words),
+        "redirecting": len(acs.redirecting),
+        "source_validation_only": len(acs.source_validation_only),
+        "readable": not acs.unreadable,
+    }

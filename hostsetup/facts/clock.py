@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
 
@@ -58,3 +59,8 @@ def read(evidence: Evidence) -> Known[Clock] | Unknown:
         return Known(parse_clock(reply.text))
     except ValueError as error:
         return Unknown(f"`clock`: {error}")
+
+
+def tell(clock: Clock) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {"offset_s": round(clock.offset_s, 4), "uncertainty_s": round(clock.uncertainty_s, 4)}

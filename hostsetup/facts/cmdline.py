@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
+
+if TYPE_CHECKING:
+    from hostsetup.facts.kernel_log import KernelLog
+
+TELLS = "boot"  # the name of these facts in JSON
 
 PROBES = (
     Probe("proc-cmdline", "cat /proc/cmdline"),
     Probe("etc-default-grub", "cat /etc/default/grub /etc/default/grub.d/*.cfg 2>/dev/null"),
-    # the journal keeps the first lines of the boot, which the kernel's own ring buffer loses
-    Probe("dmesg", "journalctl -k -b -q --no-pager -o short-monotonic 2>/dev/null | grep . || dmesg", root=True),
 )
 
 _SAID = re.compile(r"(?P<override>PCIe ACS overrides? enabled)|Unknown kernel command line parameters? ", re.IGNORECASE)
@@ -60,18 +64,11 @@ def parse_grub(text: str) -> tuple[str, ...]:
     return tuple(word for name in sorted(values) for word in values[name] if not word.startswith("$"))
 
 
-def parse_log(text: str) -> tuple[str, ...]:
-    """Return the lines of a kernel log that speak of unknown parameters or of ACS overrides."""
-    if not text.strip():
-        raise ValueError("the kernel log is empty")
-    return tuple(line.strip() for line in text.splitlines() if _SAID.search(line))
-
-
-def read(evidence: Evidence) -> Known[Cmdline] | Unknown:
+def read(evidence: Evidence, kernel_log: KernelLog | None = None) -> Known[Cmdline] | Unknown:
     """Return what is known of the boot parameters; unknown when neither the running nor the configured ones are."""
     reasons: list[str] = []
     found: dict[str, tuple[str, ...] | None] = {}
-    for probe, parse in (("proc-cmdline", parse_cmdline), ("etc-default-grub", parse_grub), ("dmesg", parse_log)):
+    for probe, parse in (("proc-cmdline", parse_cmdline), ("etc-default-grub", parse_grub)):
         found[probe] = None
         reply = evidence.answer(probe)
         if isinstance(reply, Unknown):
@@ -81,7 +78,12 @@ def read(evidence: Evidence) -> Known[Cmdline] | Unknown:
                 found[probe] = parse(reply.text)
             except ValueError as error:
                 reasons.append(f"`{probe}`: {error}")
-    running, configured, log = found.values()
+    running, configured = found.values()
     if running is None and configured is None:
         return Unknown(reasons[0])
-    return Known(Cmdline(running, configured, log))
+    return Known(Cmdline(running, configured, kernel_log.find(_SAID) if kernel_log else None))
+
+
+def tell(cmdline: Cmdline) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {} if cmdline.running is None else {"args": list(cmdline.running)}

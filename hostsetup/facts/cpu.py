@@ -176,3 +176,15 @@ def read(evidence: Evidence) -> Known[Cpu] | Unknown:
             node_cpus=nodes or cpu.node_cpus,
         )
     )
+
+
+def tell(cpu: Cpu) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    ratio = cpu.nodes_per_socket
+    return {
+        "vendor": cpu.vendor,
+        "model": cpu.model_name,
+        "sockets": cpu.sockets,
+        "numa_nodes": cpu.nodes,
+        "nodes_per_socket": int(ratio) if ratio is not None and ratio.is_integer() else ratio,
+    }

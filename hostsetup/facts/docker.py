@@ -153,3 +153,8 @@ def read(evidence: Evidence) -> Known[Docker] | Unknown:
 
 def _told(reply: Reply) -> tuple[str, ...]:
     return tuple(text for text in (reply.text, reply.error_text) if text.strip())
+
+
+def tell(docker: Docker) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {"state": docker.engine.value, "version": docker.version, "storage_driver": docker.storage_driver}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
 
@@ -110,3 +110,8 @@ def _own_name(hosts: Mapping[str, tuple[str, ...]], fallback: str) -> str:
 def _lines(hosts: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
     wanted = {name, name.partition(".")[0]}
     return tuple(f"{address} {' '.join(names)}" for address, names in hosts.items() if wanted & set(names))
+
+
+def tell(names: Names) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {"hostname": names.hostname, "addresses": list(names.addresses)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostsetup.facts.lspci import parse_lspci
 from hostsetup.facts.pci_sysfs import PROBE as SYSFS
@@ -48,3 +48,8 @@ def _merge(tree: Function, text: Function | None) -> Function:
     if tree.acs is None and not tree.acs_absent:
         return replace(merged, acs=text.acs, acs_absent=text.acs_absent, source=text.source)
     return merged
+
+
+def tell(pci: Pci) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {"gpus": [gpu.address for gpu in pci.gpus], "rdma_nics": [nic.address for nic in pci.rdma_nics]}

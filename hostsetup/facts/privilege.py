@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
 
@@ -96,3 +97,8 @@ def read(evidence: Evidence) -> Known[Privilege] | Unknown:
         return Known(Privilege(uid, user, parse_refusal(said), said.splitlines()[-1]))
     except ValueError as error:
         return Unknown(f"`sudo`: {error}: {said[:200]}")
+
+
+def tell(privilege: Privilege) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {"user": privilege.user, "uid": privilege.uid, "sudo": privilege.sudo.value}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
 
@@ -141,3 +141,13 @@ def read(evidence: Evidence) -> Known[Topology] | Unknown:
     except ValueError as error:
         said = (reply.error_text or reply.text).strip().splitlines()
         return Unknown(f"`nvidia-smi-topo`: {error}" + (f" ({said[-1][:120]})" if reply.exit_code and said else ""))
+
+
+def tell(topology: Topology) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {
+        "gpus": topology.gpus,
+        "nics": len(topology.nics),
+        "links": {f"{a}-{b}": link for (a, b), link in topology.links.items()},
+        "numa": {str(gpu): node for gpu, node in topology.numa_affinity.items()},
+    }

@@ -195,3 +195,18 @@ def test_all_probes_are_valid_in_every_shell_and_answer_on_this_machine(shell):
     assert list(replies) == [probe.name for probe in host.PROBES]
     for name, reply in replies.items():
         assert b"yntax" not in reply.stderr, name
+
+
+def test_a_tool_that_hangs_is_asked_once(tmp_path):
+    stuck = f"echo x >>{tmp_path / 'asked'}; trap '' TERM; sleep 30"
+    probes = [
+        Probe("a", stuck, timeout_s=1, tool="smi"),
+        Probe("b", stuck, tool="smi"),
+        Probe("c", "echo c", tool="ok"),
+    ]
+    began = time.monotonic()
+    _, replies = run(probes)
+    assert time.monotonic() - began < 10
+    assert (tmp_path / "asked").read_text() == "x\n"
+    assert [replies[name].exit_code for name in "abc"] == [124, 124, 0]
+    assert b"not asked" in replies["b"].stderr
