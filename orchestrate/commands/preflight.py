@@ -14,7 +14,7 @@ from orchestrate import evidence as store
 from orchestrate.errors import UsageError
 from orchestrate.inventory import format_hosts, read_target
 from orchestrate.report import findings as report
-from orchestrate.report import progress, screen
+from orchestrate.report import formats, progress, screen
 
 _EPILOG = """\b
 TARGET is a hosts file (one host a line), a comma list (gpu01,gpu[02-08]) or
@@ -56,9 +56,10 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 @click.option("--skip", multiple=True, metavar="ID[,ID]", callback=_list, help="Leave these checks out; * is allowed.")
 @click.option("--accept", multiple=True, metavar="ID=REASON", callback=_reasons, help="Report these, but do not fail.")
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(formats.FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to a file.")
+@click.option("-v", "--verbose", is_flag=True, help="Text tells what passed or was skipped, too, and folds no list.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -78,6 +79,7 @@ def preflight(
     form: str,
     as_json: bool,
     output: Path | None,
+    verbose: bool,
     timeout_s: float,
 ) -> int:
     """Audit every host of TARGET and report what is wrong; change nothing."""
@@ -91,10 +93,7 @@ def preflight(
         _exists(pattern)
     found = _saved(evidence, target) if evidence is not None else _live(target, save, timeout_s)
     audit = _judge(found, only, skip, accept, strict=strict)
-    if as_json or form == "json":
-        screen.out(report.as_json(audit), output)
-    else:
-        screen.out(report.as_text(audit, coloured=output is None and screen.colours()), output)
+    screen.out(formats.render(audit, "json" if as_json else form, verbose=verbose, to_file=output is not None), output)
     return checks.EXIT_CODES[audit.verdict]  # type: ignore[index]
 
 
@@ -105,7 +104,8 @@ def _judge(
     visits = [store.visit(one) for one in found]
     findings = checks.run(fleet, only=only or None, skip=skip, accept=accept)
     verdict = checks.verdict(findings, {visit.name: visit.state for visit in visits}, strict=strict)
-    return report.Audit(verdict, visits, {name: host.flat(facts) for name, facts in fleet.items()}, findings)
+    facts = {name: host.flat(known) for name, known in fleet.items()}
+    return report.Audit(verdict, visits, facts, findings, fleet, strict)
 
 
 def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evidence, ...]:
@@ -117,7 +117,8 @@ def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evid
         def keep(one: Evidence) -> None:
             if save is not None:
                 store.save(one, save)
-            done(one.host)
+            visit = store.visit(one)
+            done(one.host, "" if visit.state == "audited" else f"{visit.state}: {visit.error}")
 
         return store.in_order(collect(hosts, timeout_s=timeout_s, on_evidence=keep))
 

@@ -1,36 +1,80 @@
-"""One line on standard error that says who is still awaited; nothing where it is no terminal. Keeps no record."""
+"""Standard error while hosts answer: who is still awaited, and at once who was not reached. Keeps no record."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrate.inventory import format_hosts
+from orchestrate.report.screen import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+MOST_LINES = 20  # after that the report itself is the better list
+_LONGEST_NAMES = 60
+_REDRAW_S = 0.2
+
+
+class Done(Protocol):
+    """What is called with each name that is done, and with what went wrong on the way to it."""
+
+    def __call__(self, name: str, problem: str = "") -> None:
+        """Take the name off the list."""
+
 
 @contextmanager
-def awaiting(names: Sequence[str]) -> Iterator[Callable[[str], None]]:
-    """Give a function to call with each name that is done."""
+def awaiting(names: Sequence[str]) -> Iterator[Done]:
+    """Give a function to call with each name that is done; the line of who is awaited is for terminals alone."""
     if not sys.stderr.isatty():
-        yield lambda _name: None
+        yield _Told(_say)
         return
     from rich.console import Console
     from rich.text import Text
 
+    console = Console(stderr=True)
     waiting = dict.fromkeys(names)
-    with Console(stderr=True).status(_line(waiting, len(names))) as status:
+    with console.status(Text(_line(waiting, len(names)))) as status:
+        told = _Told(lambda line: console.print(Text(line), soft_wrap=True))
 
-        def done(name: str) -> None:
+        drawn_at = 0.0
+
+        def done(name: str, problem: str = "") -> None:
+            nonlocal drawn_at
+            told(name, problem)
             waiting.pop(name, None)
-            status.update(Text(_line(waiting, len(names))))
+            if time.monotonic() - drawn_at > _REDRAW_S or not waiting:  # folding a thousand names takes its time
+                drawn_at = time.monotonic()
+                status.update(Text(_line(waiting, len(names))))
 
         yield done
 
 
+class _Told:
+    """Says what went wrong, a line a host, and after many only that there are more."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say, self.lines = say, 0
+
+    def __call__(self, name: str, problem: str = "") -> None:
+        if problem:
+            self.lines += 1
+            if self.lines <= MOST_LINES:
+                self.say(one_line(f"{name}: {problem}"))
+            elif self.lines == MOST_LINES + 1:
+                self.say("more hosts were not reached: the report names them all")
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
 def _line(waiting: dict[str, None], every: int) -> str:
     names = format_hosts(waiting)
-    return f"{every - len(waiting)}/{every} hosts done; waiting for {names[:60]}{'...' if len(names) > 60 else ''}"
+    shown = f"{names[:_LONGEST_NAMES]}{'...' if len(names) > _LONGEST_NAMES else ''}"
+    return one_line(f"{every - len(waiting)}/{every} hosts done; waiting for {shown}")
