@@ -6,10 +6,9 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import paramiko
-
 from orchestrate.errors import RemoteError
 from orchestrate.ssh.known_hosts import Verdict, fingerprint, judge, known, parse_known_hosts
+from orchestrate.ssh.transport import Transport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +28,9 @@ class HostKeys:
             (entry for path in route.known_hosts for entry in _entries(path)), route.key_name
         )
 
-    def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+    def transport(self, sock: Any, **options: Any) -> Transport:
         """Return a transport that asks first for a key of a kind that is known, so that a host can show it."""
-        transport = paramiko.Transport(sock, **options)
+        transport = Transport(sock, **options)
         security = transport.get_security_options()
         kinds = [kind for entry in self.entries for kind in _ALGORITHMS.get(entry.kind, (entry.kind,))]
         first = [kind for kind in dict.fromkeys(kinds) if kind in security.key_types]
