@@ -1,6 +1,7 @@
 """Asks nvidia-smi for a narrow group of fields, and reads its CSV. Refuses to take a field that is not there for zero.
 
 One field that a driver does not know ends the whole query, so a group that is refused is asked again field by field.
+Fields that came with the same driver may stand as one, joined by commas: each question costs seconds on an idle host.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 TOOL = "nvidia-smi"
 MAX_GPUS = 256
-_FIELD = re.compile(r"[a-z0-9_.]+")
+_FIELD = re.compile(r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*")
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 _ABSENT = frozenset({"", "n/a", "[n/a]", "not supported", "[not supported]", "[not found]", "unknown", "[unknown]"})
 
@@ -24,7 +25,7 @@ _ABSENT = frozenset({"", "n/a", "[n/a]", "not supported", "[not supported]", "[n
 def query(name: str, fields: Sequence[str], *, timeout_s: int = 30) -> Probe:
     """Return the probe that asks for these fields of every GPU; its first column is always `index`."""
     if not all(map(_FIELD.fullmatch, fields)):
-        raise ValueError("a field of nvidia-smi is letters, digits, dots and underscores")
+        raise ValueError("a field of nvidia-smi is letters, digits, dots and underscores; several are joined by commas")
     whole, single = ",".join(fields), " ".join(fields)
     command = f"""q() {{ nvidia-smi --query-gpu="index,$1" --format=csv,nounits; }}
 q {whole}; rc=$?
