@@ -77,7 +77,16 @@ def _check(module: ModuleType) -> Check:
 def page(check: Check) -> str:
     """Return the page of a check as plain text."""
     title, _, body = check.page.partition("\n")
-    return f"{check.id}\n{'=' * len(check.id)}\n\n{title}\n{body}\n"
+    told = "".join(f"    {name}: {want.means}{_default(want)}\n" for name, want in check.expects.items())
+    expected = f"\nWhat can be expected (--baseline FILE)\n{told}" if told else ""
+    return f"{check.id}\n{'=' * len(check.id)}\n\n{title}\n{body}\n{expected}"
+
+
+def _default(want: Want) -> str:
+    default = want.default
+    if default is None:
+        return ""
+    return f"; {', '.join(map(str, default)) if isinstance(default, tuple) else default} unless told otherwise"
 
 
 def select(only: Sequence[str] | None = None, skip: Sequence[str] | None = None) -> tuple[Check, ...]:
@@ -100,10 +109,24 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def wants() -> Mapping[str, Want]:
+    """Return all that can be expected of a host, by name."""
+    return {name: want for check in catalogue() for name, want in check.expects.items()}
+
+
 def built_in() -> Expect:
     """Return what the checks expect where nobody says otherwise."""
-    wants = {name: want for check in catalogue() for name, want in check.expects.items()}
-    return Expect({name: want.default for name, want in wants.items() if want.default is not None})
+    return Expect({name: want.default for name, want in wants().items() if want.default is not None})
+
+
+def baseline(facts: HostFacts) -> dict[str, Value]:
+    """Return what a host has of all that can be expected, as far as it is known; for a host that is known to be good."""
+    told: dict[str, Value] = {}
+    for check in catalogue():
+        if check.baseline is None or isinstance(known := _known(check.baseline, facts, Expect()), Finding):
+            continue
+        told |= {name: check.expects[name].read(value) for name, value in check.baseline(**known).items()}
+    return told
 
 
 def run(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import difflib
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hostsetup import checks, host
-from hostsetup.model import Evidence
+from hostsetup import checks
+from orchestrate import audit as audits
 from orchestrate import evidence as store
+from orchestrate import site
 from orchestrate.errors import UsageError
-from orchestrate.inventory import format_hosts, read_target
-from orchestrate.report import findings as report
+from orchestrate.inventory import read_target
 from orchestrate.report import formats, progress, screen
+
+if TYPE_CHECKING:
+    from hostsetup.model import Evidence
 
 _EPILOG = """\b
 TARGET is a hosts file (one host a line), a comma list (gpu01,gpu[02-08]) or
@@ -55,6 +59,16 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 @click.option("--only", multiple=True, metavar="ID[,ID]", callback=_list, help="Judge these checks only; * is allowed.")
 @click.option("--skip", multiple=True, metavar="ID[,ID]", callback=_list, help="Leave these checks out; * is allowed.")
 @click.option("--accept", multiple=True, metavar="ID=REASON", callback=_reasons, help="Report these, but do not fail.")
+@click.option(
+    "--baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What this site expects and accepts: a file that --save-baseline wrote, or was edited.",
+)
+@click.option(
+    "--save-baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what these hosts have in common as what is expected; refused when a check fails.",
+)
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
 @click.option("--format", "form", type=click.Choice(formats.FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -75,6 +89,8 @@ def preflight(
     only: tuple[str, ...],
     skip: tuple[str, ...],
     accept: dict[str, str],
+    baseline: Path | None,
+    save_baseline: Path | None,
     strict: bool,
     form: str,
     as_json: bool,
@@ -91,21 +107,16 @@ def preflight(
         )
     for pattern in (*only, *skip, *accept):
         _exists(pattern)
-    found = _saved(evidence, target) if evidence is not None else _live(target, save, timeout_s)
-    audit = _judge(found, only, skip, accept, strict=strict)
+    choice = audits.Choice(only, skip, accept, site.load(baseline) if baseline else site.Site(), strict)
+    if evidence is not None:
+        found = audits.load(evidence, [one.name for one in read_target(target)] if target is not None else None)
+    else:
+        found = _live(target, save, timeout_s)
+    audit = audits.judge(found, choice)
     screen.out(formats.render(audit, "json" if as_json else form, verbose=verbose, to_file=output is not None), output)
+    if save_baseline is not None:
+        progress.say(audits.save_baseline(audit, save_baseline))
     return checks.EXIT_CODES[audit.verdict]  # type: ignore[index]
-
-
-def _judge(
-    found: tuple[Evidence, ...], only: tuple[str, ...], skip: tuple[str, ...], accept: dict[str, str], *, strict: bool
-) -> report.Audit:
-    fleet = {one.host: host.read(one) for one in found}
-    visits = [store.visit(one) for one in found]
-    findings = checks.run(fleet, only=only or None, skip=skip, accept=accept)
-    verdict = checks.verdict(findings, {visit.name: visit.state for visit in visits}, strict=strict)
-    facts = {name: host.flat(known) for name, known in fleet.items()}
-    return report.Audit(verdict, visits, facts, findings, fleet, strict)
 
 
 def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evidence, ...]:
@@ -121,22 +132,6 @@ def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evid
             done(one.host, "" if visit.state == "audited" else f"{visit.state}: {visit.error}")
 
         return store.in_order(collect(hosts, timeout_s=timeout_s, on_evidence=keep))
-
-
-def _saved(folder: Path, target: str | None) -> tuple[Evidence, ...]:
-    """Return the evidence of a folder, or of a target's hosts in it; of a host that it lacks nothing is known."""
-    found = store.load(folder)
-    if target is None:
-        return found
-    there = {one.host: one for one in found}
-    wanted = [one.name for one in read_target(target)]
-    if not set(wanted) & set(there):
-        raise UsageError(
-            f"the evidence holds no host of {target!r}; it holds {format_hosts(there)}",
-            where=str(folder),
-            next_step="leave TARGET out to judge all of it",
-        )
-    return store.in_order(there.get(name, Evidence(name)) for name in wanted)
 
 
 def _exists(pattern: str) -> None:

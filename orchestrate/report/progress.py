@@ -30,7 +30,7 @@ class Done(Protocol):
 def awaiting(names: Sequence[str]) -> Iterator[Done]:
     """Give a function to call with each name that is done; the line of who is awaited is for terminals alone."""
     if not sys.stderr.isatty():
-        yield _Told(_say)
+        yield _Told(say)
         return
     from rich.console import Console
     from rich.text import Text
@@ -68,7 +68,8 @@ class _Told:
                 self.say("more hosts were not reached: the report names them all")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Tell a person something beside the report, on standard error."""
     with contextlib.suppress(OSError):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -119,7 +119,7 @@ def test_only_skip_and_accept_choose_what_is_judged(call, saved):
         (["--timeout", "0"], ["0"]),
         (["--nonsense"], ["--nonsense"]),
         (["--save", "elsewhere"], ["leave one of them out"]),
-        (["nobody"], ["holds no host of 'nobody'", "gpu[01-02]"]),
+        (["nobody"], ["holds none of nobody", "gpu[01-02]"]),
     ],
 )
 def test_a_wrong_command_line_is_told_in_three_lines_and_ends_with_2(call, saved, arguments, words):

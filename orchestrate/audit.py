@@ -1,0 +1,83 @@
+"""One audit: the evidence of hosts, gathered or saved, judged under what a site chose and expects. Prints nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hostsetup import checks, host
+from hostsetup.model import Evidence, State
+from orchestrate import evidence as store
+from orchestrate import site
+from orchestrate.errors import Refused, UsageError
+from orchestrate.inventory import format_hosts
+from orchestrate.report.findings import Audit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from hostsetup.expect import Expect
+    from hostsetup.host import HostFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which checks are asked (`only`, `skip`: ids, `*` allowed), what is accepted and expected, and how strictly."""
+
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    accept: Mapping[str, str] = field(default_factory=dict)
+    site: site.Site = field(default_factory=site.Site)
+    strict: bool = False
+
+
+def judge(found: Iterable[Evidence], choice: Choice) -> Audit:
+    """Return what the evidence shows."""
+    fleet = {one.host: host.read(one) for one in found}
+    visits = [store.visit(one) for one in found]
+    built_in = checks.built_in()
+
+    def expect(facts: HostFacts | None) -> Expect:  # noqa: ARG001 - platforms will have a say here
+        return built_in.over(choice.site.expect, choice.site.name)
+
+    accept = {**choice.site.accept, **choice.accept}
+    findings = checks.run(fleet, only=choice.only or None, skip=choice.skip, accept=accept, expect=expect)
+    verdict = checks.verdict(findings, {visit.name: visit.state for visit in visits}, strict=choice.strict)
+    facts = {name: host.flat(known) for name, known in fleet.items()}
+    return Audit(verdict, visits, facts, findings, fleet, choice.strict)
+
+
+def load(folder: Path, wanted: Sequence[str] | None) -> tuple[Evidence, ...]:
+    """Return the evidence of a folder, or of the wanted hosts in it; of a host that it lacks nothing is known."""
+    found = store.load(folder)
+    if wanted is None:
+        return found
+    there = {one.host: one for one in found}
+    if not set(wanted) & set(there):
+        raise UsageError(
+            f"the evidence holds none of {format_hosts(wanted)}; it holds {format_hosts(there)}",
+            where=str(folder),
+            next_step="leave TARGET out to judge all of it",
+        )
+    return store.in_order(there.get(name, Evidence(name)) for name in wanted)
+
+
+def save_baseline(audit: Audit, path: Path) -> str:
+    """Write what the hosts have in common as what is expected; return a line that says what was written.
+
+    Raise Refused when a check failed or a host was not reached: such hosts are no measure for others.
+    """
+    bad = sorted({finding.check for finding in audit.findings if finding.state is State.FAIL})
+    if bad:
+        raise Refused(
+            f"no baseline was saved: {', '.join(bad[:5])} failed",
+            where=str(path),
+            next_step="put it right, leave the host out, or accept it: --accept ID=REASON",
+        )
+    told = [checks.baseline(facts) for facts in audit.fleet.values()]
+    common = {name: value for name, value in told[0].items() if all(one.get(name) == value for one in told)}
+    site.save(path, common, tuple(audit.fleet))
+    left = sorted({name for one in told for name in one} - set(common))
+    tail = f"; not alike, so left out: {', '.join(left)}" if left else ""
+    return f"{path}: what {format_hosts(audit.fleet)} has: {len(common)} expectations{tail}"
