@@ -9,7 +9,7 @@ from typing import Final
 from hostsetup.facts.pci_acs import FLAGS
 from hostsetup.facts.pci_tree import MAX_DEPTH, MAX_FUNCTIONS, Function, full_address
 
-_HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.IGNORECASE | re.ASCII)
+HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.IGNORECASE | re.ASCII)
 _NUMBERED = re.compile(
     r"(?P<class>.*?) \[(?P<code>[0-9a-f]{4})\]: (?P<name>.*) \[(?P<id>[0-9a-f]{4}:[0-9a-f]{4})\]", re.ASCII
 )
@@ -17,7 +17,7 @@ _NUMERIC = re.compile(r"(?P<code>[0-9a-f]{4}): (?P<id>[0-9a-f]{4}:[0-9a-f]{4})",
 _BUS = re.compile(r"Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2})\b", re.ASCII)
 _CAPABILITY = re.compile(r"Capabilities: \[([0-9a-f]{2,3})(?: v\d+)?\] (.*)", re.ASCII)
 
-_LONGEST_LINE = 2000
+LONGEST_LINE = 2000
 
 _CLASSES: Final = {
     "VGA compatible controller": "0300",
@@ -89,13 +89,13 @@ def parse_lspci(text: str) -> dict[str, Function]:
     blocks: dict[str, _Block] = {}
     block: _Block | None = None
     for line in text.splitlines():
-        if header := _HEADER.match(line[:_LONGEST_LINE]):
+        if header := HEADER.match(line[:LONGEST_LINE]):
             address = full_address(header[1])
             block = blocks[address] = _Block(address, header[2])
             if len(blocks) > MAX_FUNCTIONS:
                 raise ValueError("more PCI functions than any machine has")
         elif block is not None:
-            block.add(line[:_LONGEST_LINE].strip())
+            block.add(line[:LONGEST_LINE].strip())
     if not blocks:
         raise ValueError("no PCI function")
     owners = {
