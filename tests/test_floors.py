@@ -17,7 +17,7 @@ IMPURE = {"os", "subprocess", "socket", "time", "random", "logging"}
 NAMELESS = {"utils.py", "common.py", "helpers.py", "base.py", "manager.py"}
 
 FACTS = ("hostsetup.model", "hostsetup.facts", "hostsetup.script", "hostsetup.recognise", "hostsetup.runlog")
-OUTSIDE = ("click", "rich", "ClusterShell")
+OUTSIDE = ("click", "rich", "ClusterShell", "jinja2", "markupsafe")
 TRAINING = ("torch", "numpy", "safetensors", "tokenizers", "pynvml")
 
 # The first row that a module belongs to says what it may import beside the standard library and its own room.

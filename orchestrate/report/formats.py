@@ -9,7 +9,7 @@ from orchestrate.report import findings, screen
 if TYPE_CHECKING:
     from orchestrate.report.findings import Audit
 
-FORMATS = ("text", "json", "junit")
+FORMATS = ("text", "json", "html", "junit")
 
 
 def render(audit: Audit, form: str, *, verbose: bool = False, to_file: bool = False) -> str:
@@ -20,6 +20,10 @@ def render(audit: Audit, form: str, *, verbose: bool = False, to_file: bool = Fa
         from orchestrate.report.junit import as_junit
 
         return as_junit(audit)
+    if form == "html":
+        from orchestrate.report.audit_page import as_html
+
+        return as_html(audit)
     from orchestrate.report.text import as_text
 
     coloured = not to_file and screen.colours()
