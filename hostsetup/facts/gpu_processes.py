@@ -15,7 +15,7 @@ from hostsetup.model import Evidence, Known, Probe, Unknown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROBE = "gpu-processes"
+PROBE = "nvidia-smi-apps"
 PROBES = (
     Probe(
         PROBE,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hostsetup.facts.gpu_fields import Gpus
     from hostsetup.model import Evidence, Known, Unknown
 
-PROBE = "gpu-repair"
+PROBE = "nvidia-smi-repair"
 PROBES = (
     smi_query.query(
         PROBE,

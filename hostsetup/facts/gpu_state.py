@@ -15,7 +15,7 @@ from hostsetup.model import Evidence, Known, Unknown
 if TYPE_CHECKING:
     from hostsetup.model import Reply
 
-PROBE = "gpu-state"
+PROBE = "nvidia-smi-state"
 # the old names of the reasons: drivers up to 610 take them as well as the new ones, and those before 535 no other
 PROBES = (
     smi_query.query(
