@@ -19,12 +19,14 @@ PROBES: tuple[Probe, ...] = ()  # the replies of facts/pci.py hold the registers
 @dataclass(frozen=True, slots=True)
 class Acs:
     """`words`: the control word of each function that has one. `unreadable`: bridges above GPUs and RDMA NICs whose
-    register could not be read. `lines`: each word as evidence, after the probe that showed it.
+    register could not be read. `lines`: each word as evidence, after the probe that showed it. `loose`: words of lines
+    without an address.
     """  # noqa: D205 - two sentences of one thought
 
     words: Mapping[str, int]
     unreadable: tuple[str, ...]
     lines: Mapping[str, str]
+    loose: tuple[int, ...] = ()
 
     @property
     def redirecting(self) -> tuple[str, ...]:
@@ -44,13 +46,13 @@ def read(pci: Pci) -> Known[Acs] | Unknown:
     # without GPUs and NICs every bridge counts: an unprivileged listing stays unreadable
     of_interest = sorted(above or {address for address, f in functions.items() if f.is_bridge})
     unreadable = tuple(address for address in of_interest if not _was_read(functions.get(address)))
-    if of_interest and len(unreadable) == len(of_interest):
+    if of_interest and len(unreadable) == len(of_interest) and not pci.loose:
         return Unknown("no ACS register of a PCIe bridge could be read: that needs root (or `sudo -n`)")
     words = {address: f.acs for address, f in functions.items() if f.acs is not None}
     lines = {
         address: f"{functions[address].source}: {address} ACSCtl: {flags(word)}" for address, word in words.items()
     }
-    return Known(Acs(words, unreadable, lines))
+    return Known(Acs(words, unreadable, lines, pci.loose))
 
 
 def _was_read(function: Function | None) -> bool:
@@ -60,8 +62,9 @@ def _was_read(function: Function | None) -> bool:
 def tell(acs: Acs) -> dict[str, Any]:
     """Return the facts for JSON."""
     return {
-        "ports": len(acs.words),
-        "redirecting": len(acs.redirecting),
-        "source_validation_only": len(acs.source_validation_only),
+        "ports": len(acs.words) + len(acs.loose),
+        "redirecting": len(acs.redirecting) + sum(1 for word in acs.loose if word & REDIRECTS),
+        "source_validation_only": len(acs.source_validation_only)
+        + sum(1 for word in acs.loose if word & SRC_VALID and not word & REDIRECTS),
         "readable": not acs.unreadable,
     }

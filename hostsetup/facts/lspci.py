@@ -48,13 +48,15 @@ class _Block:
     def __init__(self, address: str, header: str) -> None:
         self.function = _from_header(address, header)
         self.secondary: str | None = None
-        self.denied = self.express = self.extended = self.acs_listed = False
+        self.denied = self.express = self.extended = self.acs_listed = self.listed = False
         self.acs: int | None = None
+        self.able: int | None = None
 
     def add(self, line: str) -> None:
         if found := _BUS.match(line):
             self.secondary = found[1]
         elif found := _CAPABILITY.match(line):
+            self.listed = True
             self.express |= found[2].startswith("Express")
             self.extended |= int(found[1], 16) >= 0x100
             self.acs_listed |= found[2].startswith("Access Control Services")
@@ -62,6 +64,10 @@ class _Block:
             self.denied = True
         elif line.startswith("ACSCtl:"):  # AER's ACSViol and ARI's MFVC/ACS also hold the letters
             self.acs = parse_flags(line)
+        elif line.startswith("ACSCap:"):
+            self.able = _word(line)
+        elif line.startswith("Status: Cap-"):
+            self.listed = True  # there is no list of capabilities
         elif line.startswith("Kernel driver in use: "):
             self.function = replace(self.function, driver=line.rpartition(": ")[2])
         elif line.startswith("!!! Unknown header type 7f"):
@@ -69,19 +75,37 @@ class _Block:
 
     def finish(self) -> Function:
         acs = None if self.function.dead else self.acs
-        # without one extended capability in sight, nothing shows that extended space was read at all
-        readable = not self.denied and not self.function.dead and (self.extended or not self.express)
+        # without one extended capability in sight, nothing shows that extended space was read at all; a terse listing
+        # shows no capability of any kind
+        readable = self.listed and not self.denied and not self.function.dead and (self.extended or not self.express)
         absent = acs is None and readable and not self.acs_listed
-        return replace(self.function, acs=acs, acs_absent=absent)
+        return replace(self.function, acs=acs, acs_able=self.able, acs_absent=absent)
 
 
 def parse_flags(line: str) -> int | None:
     """Return the control word of an `ACSCtl:` line, or None when the line is not whole or reads as all ones."""
+    word = _word(line)
+    return None if word == (1 << len(FLAGS)) - 1 else word
+
+
+def _word(line: str) -> int | None:
     signs = dict(re.findall(r"(\w+)([+-])(?=\s|$)", line, re.ASCII))
     if set(signs) != set(FLAGS):
         return None
-    word = sum(1 << bit for bit, name in enumerate(FLAGS) if signs[name] == "+")
-    return None if word == (1 << len(FLAGS)) - 1 else word
+    return sum(1 << bit for bit, name in enumerate(FLAGS) if signs[name] == "+")
+
+
+def parse_loose(text: str) -> tuple[int, ...]:
+    """Return the words of the `ACSCtl:` lines above the first address; raise ValueError when there is none."""
+    words: list[int] = []
+    for line in text.splitlines():
+        if HEADER.match(line[:LONGEST_LINE]) or len(words) > MAX_FUNCTIONS:
+            break
+        if line.strip().startswith("ACSCtl:") and (word := parse_flags(line.strip()[:LONGEST_LINE])) is not None:
+            words.append(word)
+    if not words:
+        raise ValueError("no ACS control word without an address")
+    return tuple(words)
 
 
 def parse_lspci(text: str) -> dict[str, Function]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hostsetup.facts.lspci import parse_lspci
+from hostsetup.facts.lspci import parse_loose, parse_lspci
 from hostsetup.facts.pci_sysfs import PROBE as SYSFS
 from hostsetup.facts.pci_sysfs import parse_sysfs
 from hostsetup.facts.pci_tree import Function, Pci
@@ -22,11 +22,22 @@ def read(evidence: Evidence) -> Known[Pci] | Unknown:
     text = _functions(evidence, "lspci-vvv", parse_lspci)
     tree = _functions(evidence, "sysfs-pci", parse_sysfs)
     if isinstance(tree, Unknown):
-        return text if isinstance(text, Unknown) else Known(Pci(text))
+        loose = _loose(evidence)
+        if isinstance(text, Unknown):
+            return Known(Pci({}, loose)) if loose else text
+        return Known(Pci(text, loose))
     if isinstance(text, Unknown):
         return Known(Pci(tree))
     merged = {**text, **{address: _merge(function, text.get(address)) for address, function in tree.items()}}
     return Known(Pci(merged))
+
+
+def _loose(evidence: Evidence) -> tuple[int, ...]:
+    reply = evidence.answer("lspci-vvv")
+    try:
+        return () if isinstance(reply, Unknown) else parse_loose(reply.text)
+    except ValueError:
+        return ()
 
 
 def _functions(
@@ -46,7 +57,7 @@ def _merge(tree: Function, text: Function | None) -> Function:
         return tree
     merged = replace(tree, name=text.name, dead=tree.dead or text.dead)
     if tree.acs is None and not tree.acs_absent:
-        return replace(merged, acs=text.acs, acs_absent=text.acs_absent, source=text.source)
+        return replace(merged, acs=text.acs, acs_able=text.acs_able, acs_absent=text.acs_absent, source=text.source)
     return merged
 
 

@@ -6,7 +6,9 @@ from typing import Final
 
 FLAGS: Final = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 SRC_VALID, REQUEST, COMPLETION, EGRESS, DIRECT = 0x01, 0x04, 0x08, 0x20, 0x40
+UPSTREAM, TRANSLATION = 0x10, 0x02
 REDIRECTS = REQUEST | COMPLETION | EGRESS  # what takes a peer's traffic off its direct path; SrcValid alone does not
+BY_KERNEL = SRC_VALID | REQUEST | COMPLETION | UPSTREAM  # 001d: what an active IOMMU has the kernel switch on
 
 
 def flags(word: int) -> str:

@@ -18,6 +18,7 @@ for d in *; do
   read -r v <"$d/vendor"; read -r i <"$d/device"; read -r c <"$d/class"
   k=-; [ -e "$d/driver" ] && k=$(readlink "$d/driver")
   echo "dev $d $v $i $c ${k##*/} $(readlink "$d")"
+  [ -e "$d/physfn" ] && echo "vf $d"
   case $c in 0x0604*) echo "config $d"; od -Ax -tx1 "$d/config" 2>/dev/null;; esac
 done
 for d in /sys/class/infiniband/*; do [ -e "$d/device" ] && echo "rdma ${d##*/} $(readlink -f "$d/device")"; done
@@ -29,6 +30,7 @@ exit 0""",
 _HEX = re.compile(r"0x([0-9a-f]{4,6})", re.ASCII)
 _OD = re.compile(r"([0-9a-f]{4,8})((?: +[0-9a-f]{2}){0,16})", re.ASCII)
 _CONFIG_BYTES = 4096
+_LONGEST_PATH = 1000
 _ACS, _EXPRESS = 0x000D, 0x10
 
 
@@ -39,7 +41,7 @@ def parse_sysfs(text: str) -> dict[str, Function]:
         raise ValueError("not the PCI tree of sysfs")
     functions: dict[str, Function] = {}
     dumps: dict[str, list[str]] = {}
-    rdma = set[str]()
+    rdma, virtual = set[str](), set[str]()
     dump: list[str] = []
     for line in filter(None, map(str.strip, lines[1:])):
         match line.split():
@@ -50,12 +52,16 @@ def parse_sysfs(text: str) -> dict[str, Function]:
                 dump = dumps.setdefault(full_address(address), [])
             case ["rdma", _, path]:
                 rdma.add(path.rpartition("/")[2])
+            case ["vf", address]:
+                virtual.add(full_address(address))
             case _ if _OD.fullmatch(line) or line == "*":
                 dump.append(line)
             case _:
                 raise ValueError("a line that is neither a device nor a dump, or too many devices")
     return {
-        address: _with_acs(replace(function, rdma=address in rdma), parse_dump(dumps.get(address, [])))
+        address: _with_acs(
+            replace(function, rdma=address in rdma, virtual=address in virtual), parse_dump(dumps.get(address, []))
+        )
         for address, function in functions.items()
     }
 
@@ -63,9 +69,12 @@ def parse_sysfs(text: str) -> dict[str, Function]:
 def _device(words: list[str]) -> Function:
     address, vendor, device, code, driver, path = words
     numbers = [_HEX.fullmatch(number) for number in (vendor, device, code)]
-    if not all(numbers):
+    if not all(numbers) or len(path) > _LONGEST_PATH:
         raise ValueError(f"no vendor, device and class for {address[:20]}")
-    above = [full_address(part) for part in path.split("/")[:-1] if re.fullmatch(r"[0-9a-f:]+\.[0-7]", part)]
+    # the tree of a VMD controller hangs below that device, but is a root complex of its own
+    _, _, below = re.sub(r".*/(?=pci[0-9a-f]{4,8}:[0-9a-f]{2}/)", "", path).partition("/")
+    parts = (below or path).split("/")[:-1]
+    above = [full_address(part) for part in parts if re.fullmatch(r"[0-9a-f:]+\.[0-7]", part)]
     return Function(
         full_address(address),
         vendor=vendor[2:],
@@ -110,7 +119,8 @@ def _with_acs(bridge: Function, config: bytes) -> Function:
         if header == 0xFFFFFFFF:
             return bridge
         if header & 0xFFFF == _ACS:
-            return replace(bridge, acs=int.from_bytes(config[at + 6 : at + 8], "little") & 0x7F)
+            able, word = (int.from_bytes(config[at + i : at + i + 2], "little") & 0x7F for i in (4, 6))
+            return replace(bridge, acs=word, acs_able=able)
         at = header >> 20 & 0xFFC
     return replace(bridge, acs_absent=True)
 

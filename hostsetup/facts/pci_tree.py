@@ -18,6 +18,8 @@ _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7]
 NVIDIA, AMD, MELLANOX = "10de", "1002", "15b3"
 VIRTUAL = {"1b36", "15ad", "5853", "1414"}  # QEMU, VMware, Xen, Hyper-V: devices that only guests see
 RDMA_DRIVERS = {"mlx5_core", "mlx4_core", "efa", "hfi1"}
+GRACE_PORTS = {"22b1", "22b2", "22b8"}  # the root ports of an NVIDIA Grace processor
+DATA_DIRECT = "2100"  # the function by which a ConnectX-8 reaches GPUs past the processor
 MAX_FUNCTIONS = 20_000
 MAX_DEVICES = 256  # GPUs and RDMA NICs of one host
 MAX_DEPTH = 32  # bridges above a function
@@ -36,8 +38,9 @@ def full_address(text: str) -> str:
 class Function:
     """One PCI function. `vendor`, `device`: four hex digits; `class_code`: four. Empty: the source does not say.
 
-    `parents`: the bridges above, nearest first. `acs`: the ACS control word; None: none was read. `acs_absent`: it is
-    certain that the function has no ACS capability. `dead`: its registers read as all ones.
+    `parents`: the bridges above, nearest first. `acs`: the ACS control word; None: none was read. `acs_able`: the ACS
+    capability word, what can be switched on. `acs_absent`: it is certain that the function has no ACS capability.
+    `dead`: its registers read as all ones. `virtual`: a function that SR-IOV made.
     """
 
     address: str
@@ -49,8 +52,10 @@ class Function:
     parents: tuple[str, ...] = ()
     rdma: bool = False
     acs: int | None = None
+    acs_able: int | None = None
     acs_absent: bool = False
     dead: bool = False
+    virtual: bool = False
     source: str = ""
 
     @property
@@ -73,7 +78,7 @@ class Function:
     @property
     def is_rdma_nic(self) -> bool:
         """Whether it is a NIC that can write to GPUs: known to the RDMA core, or run by a driver that registers there."""
-        if "Virtual Function" in self.name:
+        if self.virtual or "Virtual Function" in self.name:
             return False
         nic = self.class_code in {"0200", "0207", "0280"}
         return self.rdma or (nic and (self.driver in RDMA_DRIVERS or (self.vendor == MELLANOX and not self.driver)))
@@ -96,9 +101,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Pci:
-    """All functions of a host, by full address."""
+    """All functions of a host, by full address.
+
+    `loose`: ACS control words of lines that stand below no address, as in the output of a grep.
+    """
 
     functions: Mapping[str, Function]
+    loose: tuple[int, ...] = ()
 
     @property
     def gpus(self) -> tuple[Function, ...]:
@@ -114,6 +123,20 @@ class Pci:
     def virtual(self) -> bool:
         """Whether there are devices that only a virtual machine has."""
         return any(function.vendor in VIRTUAL for function in self.functions.values())
+
+    @property
+    def own_acs(self) -> str:
+        """Why this platform prescribes ACS words of its own; empty: it does not."""
+        functions = self.functions.values()
+        if any(f.vendor == NVIDIA and f.is_bridge and f.device in GRACE_PORTS for f in functions):
+            return "a Grace platform"
+        if any(f.vendor == MELLANOX and f.device == DATA_DIRECT for f in functions):
+            return "a platform with DirectNIC"
+        return ""
+
+    def below(self, bridge: str) -> tuple[Function, ...]:
+        """Return the functions behind a bridge that are no bridges themselves."""
+        return tuple(f for f in self.functions.values() if bridge in f.parents and not f.is_bridge)
 
     def _sorted(self, which: str) -> tuple[Function, ...]:
         return tuple(f for _, f in sorted(self.functions.items(), key=_order) if getattr(f, which))
@@ -133,6 +156,8 @@ class Pci:
             depth += 1
         shared = left[depth - 1] if depth else None
         ports = tuple(path[depth] for path in (left, right) if depth < len(path) - 1)
+        if a.address.rpartition(".")[0] == b.address.rpartition(".")[0]:
+            ports = (a.address, b.address)  # two functions of one device: its own words decide
         return Pair(a, b, shared, ports)
 
 
