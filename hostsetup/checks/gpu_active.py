@@ -74,6 +74,8 @@ _NAMES = {
     "setup": "the tests",
 }
 _VERIFIED = "every byte that arrives is what was sent"
+_SETUP = "an engine, the image, and GPUs that nothing else uses"
+_NOT_TESTED = frozenset({"usage", "setup", "busy"})
 _COPY = Remedy(
     "Look at iommu.mode, pcie.acs.redirect and the driver's version; until it is put right, train with --preset no-p2p."
 )
@@ -117,7 +119,7 @@ def _state(one: Result, errors: Sequence[Result]) -> State | None:
         return None if others else State.FAIL
     if one.kind == "timeout":
         return State.FAIL if one.test == "copy.peer" else State.UNKNOWN
-    return State.UNKNOWN if one.kind in {"usage", "setup", "busy"} else State.FAIL
+    return State.UNKNOWN if one.kind in _NOT_TESTED else State.FAIL
 
 
 def _grouped(results: Sequence[Result], state: State, wanted: str) -> Iterator[Finding]:
@@ -129,7 +131,7 @@ def _grouped(results: Sequence[Result], state: State, wanted: str) -> Iterator[F
         finding = Finding(
             state,
             saw=f"active: {_NAMES.get(test, test)}: {_first_words(group)}",
-            wanted=wanted,
+            wanted=_SETUP if kind in _NOT_TESTED else wanted,
             subject=_subjects(group),
             remedy=Remedy(then) if then else _remedy(test, kind),
             evidence=_evidence(group),
@@ -138,7 +140,7 @@ def _grouped(results: Sequence[Result], state: State, wanted: str) -> Iterator[F
 
 
 def _remedy(test: str, kind: str) -> Remedy:
-    if kind in {"usage", "setup", "busy"}:
+    if kind in _NOT_TESTED:
         return Remedy("Put right what the error names, then test again.")
     if test.endswith(".pair"):
         return _NETWORK

@@ -29,6 +29,7 @@ Examples:
   orchestrate preflight hosts.txt
   orchestrate preflight gpu[01-08] --save before/      keep the raw answers
   orchestrate preflight --evidence before/ --json      judge them again, no network
+  orchestrate preflight hosts.txt --active             load tests as well, in containers
   orchestrate preflight --skip 'numa.*' --accept net.hostname='names come later'
 
 \b
@@ -69,6 +70,13 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write what these hosts have in common as what is expected; refused when a check fails.",
 )
+@click.option(
+    "--active", is_flag=True, help="Then put load on the hosts: copies and collectives in the trainer's image."
+)
+@click.option(
+    "--image", metavar="REF", help="With --active: the image  [default: muster:cuda, muster:cpu without GPUs]"
+)
+@click.option("--busy-gpus", is_flag=True, help="With --active: test GPUs that other processes use, too.")
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
 @click.option("--format", "form", type=click.Choice(formats.FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -91,6 +99,9 @@ def preflight(
     accept: dict[str, str],
     baseline: Path | None,
     save_baseline: Path | None,
+    active: bool,
+    image: str | None,
+    busy_gpus: bool,
     strict: bool,
     form: str,
     as_json: bool,
@@ -105,6 +116,12 @@ def preflight(
             where="orchestrate preflight",
             next_step="leave one of them out",
         )
+    if (active and evidence is not None) or ((image or busy_gpus) and not active):
+        raise UsageError(
+            "saved evidence cannot be put under load" if active else "only load tests use an image or GPUs",
+            where="orchestrate preflight",
+            next_step="leave --active out: what it measured is judged with the rest" if active else "add --active",
+        )
     for pattern in (*only, *skip, *accept):
         _exists(pattern)
     choice = audits.Choice(only, skip, accept, site.load(baseline) if baseline else site.Site(), strict)
@@ -112,6 +129,7 @@ def preflight(
         found = audits.load(evidence, [one.name for one in read_target(target)] if target is not None else None)
     else:
         found = _live(target, save, timeout_s)
+        found = _under_load(target, found, save, image or "", busy_gpus=busy_gpus) if active else found
     audit = audits.judge(found, choice)
     screen.out(formats.render(audit, "json" if as_json else form, verbose=verbose, to_file=output is not None), output)
     if save_baseline is not None:
@@ -132,6 +150,20 @@ def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evid
             done(one.host, "" if visit.state == "audited" else f"{visit.state}: {visit.error}")
 
         return store.in_order(collect(hosts, timeout_s=timeout_s, on_evidence=keep))
+
+
+def _under_load(
+    target: str | None, found: tuple[Evidence, ...], save: Path | None, image: str, *, busy_gpus: bool
+) -> tuple[Evidence, ...]:
+    from orchestrate.active import measure
+
+    progress.say("passive audit done; load tests begin: they use the GPUs, the processors and the network of the hosts")
+    with progress.awaiting([one.host for one in found]) as done:
+        found = measure(read_target(target), found, image=image, busy_gpus=busy_gpus, done=done)
+    if save is not None:
+        for one in found:
+            store.save(one, save)
+    return found
 
 
 def _exists(pattern: str) -> None:

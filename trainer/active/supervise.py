@@ -63,8 +63,9 @@ def start(argv: Sequence[str], environment: Mapping[str, str]) -> Worker:
 
 def _read(worker: Worker) -> None:
     assert worker.process.stdout is not None  # noqa: S101 - it was asked for
-    for raw in worker.process.stdout:
-        worker.came.put(raw.decode("utf-8", "replace").rstrip("\n"))
+    with worker.process.stdout as stream:
+        for raw in stream:
+            worker.came.put(raw.decode("utf-8", "replace").rstrip("\n"))
     worker.came.put(None)
 
 
