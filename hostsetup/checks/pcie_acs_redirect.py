@@ -102,7 +102,7 @@ def _nvlink(pci: Pci, pair: Pair, topology: Topology | None) -> bool:
     if topology is not None and topology.gpus == len(nvidia) and pair.a.vendor == pair.b.vendor == "10de":
         # the driver numbers GPUs in bus order
         first, second = nvidia.index(pair.a.address), nvidia.index(pair.b.address)
-        return topology.links[first, second].startswith("NV")
+        return topology.links.get((first, second), "").startswith("NV")
     return topology is None and any(function.is_nvswitch for function in pci.functions.values())
 
 

@@ -1,0 +1,85 @@
+"""Knows which NVIDIA GPUs the driver runs: index, UUID, PCI address, model and memory. Counts none that is not listed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hostsetup.facts import smi_query
+from hostsetup.facts.pci_tree import full_address
+from hostsetup.model import Evidence, Known, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# `clocks` and the like are asked for elsewhere: one unknown field would cost this query, too
+PROBES = (
+    smi_query.query(
+        "nvidia-smi-gpus", ("uuid", "pci.bus_id", "name", "memory.total", "driver_version", "compute_cap"), timeout_s=45
+    ),
+)
+_NONE = re.compile(r"no devices were found", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `address`: PCI, as sysfs writes it. `memory_mib`, `compute_cap`: None where the driver does not say."""
+
+    index: int
+    uuid: str = ""
+    address: str = ""
+    name: str = ""
+    memory_mib: int | None = None
+    compute_cap: str = ""
+    driver_version: str = ""
+
+    @property
+    def subject(self) -> str:
+        """How reports name it."""
+        return f"GPU {self.index} ({self.address})" if self.address else f"GPU {self.index}"
+
+
+def _gpu(index: int, fields: Mapping[str, str]) -> Gpu:
+    memory = smi_query.number(fields, "memory.total")
+    bus_id = smi_query.known(fields, "pci.bus_id", "gpu_bus_id")
+    return Gpu(
+        index,
+        uuid=smi_query.known(fields, "uuid", "gpu_uuid") or "",
+        address=full_address(bus_id) if bus_id else "",
+        name=(smi_query.known(fields, "name", "gpu_name") or "")[:100],
+        memory_mib=round(memory) if memory is not None else None,
+        compute_cap=smi_query.known(fields, "compute_cap") or "",
+        driver_version=smi_query.known(fields, "driver_version", "kmd_version") or "",
+    )
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read the query's table; no devices, said in so many words, are none."""
+    if _NONE.search(text[:500]):
+        return ()
+    return tuple(_gpu(index, fields) for index, fields in sorted(smi_query.parse_query(text).items()))
+
+
+def read(evidence: Evidence) -> Known[tuple[Gpu, ...]] | Unknown:
+    """Return the GPUs by index; an empty tuple where the driver says that there are none."""
+    reply = evidence.answer("nvidia-smi-gpus")
+    if not isinstance(reply, Unknown) and _NONE.search(reply.text[:500] or reply.error_text[:500]):
+        return Known(())
+    told = smi_query.ask(evidence, "nvidia-smi-gpus")
+    if isinstance(told, Unknown):
+        return told
+    try:
+        return Known(tuple(_gpu(index, fields) for index, fields in sorted(told.items())))
+    except ValueError as error:
+        return Unknown(f"`nvidia-smi-gpus`: {error}")
+
+
+def tell(gpus: tuple[Gpu, ...]) -> dict[str, Any]:
+    """Return the facts for JSON."""
+    return {
+        "count": len(gpus),
+        "names": [gpu.name for gpu in gpus],
+        "addresses": [gpu.address for gpu in gpus],
+        "memory_mib": [gpu.memory_mib for gpu in gpus],
+    }
