@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hostsetup import checks
 from hostsetup.model import Finding, State
@@ -34,6 +34,7 @@ SHOWN_ROWS = 40  # of the fleet's table
 MOST_PICTURES = 60
 SHOWN_COMMANDS = 40
 _LONGEST_NAMES = 160
+_Cells: TypeAlias = tuple[State | None, ...]
 GLYPHS = {
     State.FAIL: "\u2715",
     State.UNKNOWN: "?",
@@ -148,16 +149,16 @@ def _grid(audit: Audit, loud: Sequence[Card], hosts: _Hosts) -> dict[str, Any]:
     by_check = fold.by_check(audit.findings)
     by_host = {visit.name: fold.by_subsystem(by_check.get(visit.name, {})) for visit in audit.visits}
     columns = tuple(sorted({name for states in by_host.values() for name in states}))
-    alike: dict[tuple[object, ...], list[str]] = {}
+    alike: dict[tuple[str, _Cells], list[str]] = {}
     for visit in audit.visits:
         cells = tuple(by_host[visit.name].get(column) for column in columns)
         alike.setdefault((visit.state, cells), []).append(visit.name)
-    anchors: dict[tuple[str, State], int] = {}
+    anchors: dict[tuple[str, State | None], int] = {}
     for at, card in enumerate(loud):
         for check in card.checks:
             anchors.setdefault((fold.subsystem(check), card.state), at)
 
-    def badness(item: tuple[Any, list[str]]) -> tuple[int, ...]:
+    def badness(item: tuple[tuple[str, _Cells], list[str]]) -> tuple[int, ...]:
         (visit_state, cells), _ = item
         return (*(-cells.count(state) for state in fold.WORST_FIRST[:3]), visit_state == "audited")
 
@@ -169,7 +170,7 @@ def _grid(audit: Audit, loud: Sequence[Card], hosts: _Hosts) -> dict[str, Any]:
                 (column, state, anchors.get((column, state))) for column, state in zip(columns, cells, strict=True)
             ],
         }
-        for (visit_state, cells), names in sorted(alike.items(), key=badness)  # type: ignore[misc]
+        for (visit_state, cells), names in sorted(alike.items(), key=badness)
     ]
     return {"columns": columns, "rows": rows[:SHOWN_ROWS], "more": rows[SHOWN_ROWS:]}
 
