@@ -1,0 +1,105 @@
+"""Reads `ibv_devinfo` (plain or -v) and `rdma link`, whole or in part. Takes a full MTU for no sign of an active port."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import replace
+
+from hostsetup.facts.rdma_port import MAX_PORTS, Device, Gid, Port, Rdma
+
+_FIELD = re.compile(r"([a-z_]+):\s+(.*)", re.ASCII)
+_GID = re.compile(r"GID\[\s*(\d{1,4})\]:\s+([0-9a-fA-F:.]+)(?:,\s*(?:IB/)?(RoCE v[12]))?.*", re.ASCII)
+_RDMA_LINK = re.compile(r"(?:link |\d+/\d+: )([^\s/]{1,64})/(\d{1,3}):? (.*)", re.ASCII)
+_NETNS = re.compile(r"netns (shared|exclusive)\b.*", re.ASCII)
+
+
+def parse_ibv_devinfo(text: str) -> Rdma:
+    """Read `ibv_devinfo`: indented with tabs, with blanks or not at all. Text without hca_id is of a device unnamed.
+
+    Raises ValueError when there is neither a port nor the sentence that there is no device.
+    """
+    devices: dict[str, Device] = {}
+    ports: list[Port] = []
+    device = Device("unnamed")
+    for line in map(str.strip, text.splitlines()):
+        if found := _GID.fullmatch(line):
+            ports = ports or [Port(device.name, 1, layer="Ethernet")]
+            gid = Gid(int(found[1]), ipaddress.IPv6Address(found[2]), found[3] or "")
+            if len(ports[-1].gids or ()) < 1000:
+                ports[-1] = replace(ports[-1], gids=(*(ports[-1].gids or ()), gid))
+        elif found := _FIELD.fullmatch(line):
+            name, value = found[1], found[2].strip()[:100]
+            if name == "hca_id":
+                device = Device(value)
+            elif name == "port" and re.fullmatch(r"\d{1,3}", value, re.ASCII) and len(ports) < MAX_PORTS:
+                ports.append(Port(device.name, int(value)))
+            elif ports and ports[-1].device == device.name:
+                ports[-1] = _told(ports[-1], name, value)
+            else:
+                device = _described(device, name, value)
+            devices[device.name] = device
+    if not ports and not re.search(r"No IB devices found", text):
+        raise ValueError("no port: not the output of `ibv_devinfo`")
+    named = {port.device for port in ports}
+    return Rdma({name: one for name, one in devices.items() if name in named}, tuple(ports))
+
+
+def _described(device: Device, name: str, value: str) -> Device:
+    match name:
+        case "fw_ver":
+            return replace(device, firmware=value)
+        case "board_id":
+            return replace(device, board=value)
+        case "node_guid":
+            return replace(device, guid=value)
+    return device
+
+
+def _told(port: Port, name: str, value: str) -> Port:
+    head = value.partition(" ")[0]
+    match name:
+        case "state":
+            return replace(port, state=head.removeprefix("PORT_"))
+        case "phys_state":
+            return replace(port, phys=head.replace("_", ""))
+        case "active_mtu" if re.fullmatch(r"\d{1,5}", head, re.ASCII):
+            return replace(port, active_mtu=int(head))
+        case "port_lid" | "port_id" if re.fullmatch(r"\d{1,8}", head, re.ASCII):
+            return replace(port, lid=int(head))
+        case "link_layer" if head in {"InfiniBand", "Ethernet"}:
+            return replace(port, layer=head)
+        case "active_width" if found := re.fullmatch(r"(\d{1,2})X", head, re.ASCII):
+            return replace(port, rate=found[0])
+        case "active_speed" if found := re.fullmatch(r"(\d{1,4}(?:\.\d)?) Gbps.*", value, re.ASCII):
+            lanes = re.fullmatch(r"(\d+)X", port.rate, re.ASCII)
+            return replace(port, rate_gbps=float(found[1]) * int(lanes[1])) if lanes else port
+    return port
+
+
+def parse_rdma_link(text: str) -> Rdma:
+    """Read `rdma link` (and `rdma system`, for its network namespaces), as new and old releases print it."""
+    ports: list[Port] = []
+    netns = ""
+    for line in map(str.strip, text.splitlines()):
+        if (found := _RDMA_LINK.fullmatch(line)) and len(ports) < MAX_PORTS:
+            words = found[3].split()
+            said = dict(zip(words[::2], words[1::2], strict=False))
+            layer = "InfiniBand" if "subnet_prefix" in said else "Ethernet" if "netdev" in said else ""
+            lid = said.get("lid", "")
+            ports.append(
+                Port(
+                    found[1],
+                    int(found[2]),
+                    said.get("state", ""),
+                    said.get("physical_state", "").replace("_", ""),
+                    layer=layer,
+                    netdev=said.get("netdev", ""),
+                    lid=int(lid) if re.fullmatch(r"\d{1,8}", lid, re.ASCII) else None,
+                )
+            )
+        elif found := _NETNS.fullmatch(line):
+            netns = found[1]
+    if not ports and not netns and text.strip():
+        raise ValueError("no link: not the output of `rdma link`")
+    return Rdma({port.device: Device(port.device) for port in ports}, tuple(ports), netns=netns)
