@@ -36,7 +36,7 @@ _LINK = re.compile(r"\bLink (\d{1,3})\b")
 _PID = re.compile(r"\bpid='?(\d{1,9})")
 _TIMES = (
     re.compile(r"\[\s*([^\]]{1,40}?)\s*\]"),
-    re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,12})"),
+    re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,20})"),
     re.compile(r"(\S{1,12}\s+\S{1,12}\s+\d\d:\d\d:\d\d)"),
 )
 
@@ -96,7 +96,7 @@ def xids_in(lines: Iterable[str]) -> tuple[Event, ...]:
 
 
 def _said(line: str) -> str:
-    """Return what the driver says, without the time, in which the eye of a pattern sees an address."""
+    """Return what the driver says, without the time before it: `16:22:15` looks like an address."""
     return line.partition("NVRM:")[2] or line.rpartition("kernel:")[2]
 
 

@@ -18,6 +18,7 @@ class Kind(StrEnum):
     MEMORY = "uncontained memory error"
     REMAP_FAILED = "a bad row could not be remapped"
     REMAPPED = "a bad row was recorded for remapping"
+    DETAIL = "detail of a memory error"
     RETIREMENT = "a resource is to be retired"
     RETIREMENT_NOTE = "retirement of resources"
     CONTAINED = "contained memory error"
@@ -38,11 +39,12 @@ _CLASSES: dict[Kind, tuple[int, ...]] = {
     Kind.LOST: (79,),
     Kind.RESTART: (151, 168),
     Kind.FIRMWARE: (62, 110, 119, 120, 143, 158, 169),
-    Kind.MEMORY: (48, 95, 140, 171, 172),
+    Kind.MEMORY: (48, 95, 140),
     Kind.REMAP_FAILED: (64,),
     Kind.REMAPPED: (63,),
-    Kind.RETIREMENT: (156,),
-    Kind.RETIREMENT_NOTE: (157, 160, 161),
+    Kind.DETAIL: (171, 172),
+    Kind.RETIREMENT: (156, 157),
+    Kind.RETIREMENT_NOTE: (160, 161),
     Kind.CONTAINED: (94,),
     Kind.NVLINK: (74, 136, *range(144, 151), 155),
     Kind.CONSEQUENCE: (137,),
@@ -62,11 +64,18 @@ _NAMES = {
     43: "a channel stopped",
     45: "channels were torn down",
     48: "double-bit ECC error",
+    54: "auxiliary power not connected",
     62: "microcontroller halt",
+    63: "row remapping or page retirement recorded",
     64: "remapping or page retirement could not be recorded",
     68: "video decoder exception",
     69: "graphics engine class error",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
     92: "high rate of single-bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    109: "context switch timeout",
     110: "security fault",
     119: "no answer of the GPU's system processor (GSP)",
     120: "error of the GPU's system processor (GSP)",
@@ -76,6 +85,7 @@ _NAMES = {
     140: "uncorrectable memory error",
     143: "initialisation failed",
     151: "key rotation failed",
+    154: "recovery action changed",
     155: "NVLink flow, defined by software",
     158: "fatal timeout",
     162: "power smoothing re-engaged",
