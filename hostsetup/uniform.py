@@ -77,3 +77,27 @@ def _count(hosts: int) -> str:
 def _evidence(values: Mapping[str, str], hosts: tuple[str, ...], probe: str) -> tuple[str, ...]:
     head = f"{probe}: " if probe else ""
     return tuple(f"{head}{host}: {values[host]}" for host in hosts[:_SHOWN])
+
+
+def lower(
+    values: Mapping[str, float], what: str, unit: str, *, remedy: Remedy, state: State = State.FAIL, probe: str = ""
+) -> Iterator[Finding]:
+    """Yield one finding that names the hosts below the value that most hosts have; nothing when there is no majority.
+
+    For what may be better than elsewhere without harm, such as the speed of a link.
+    """
+    top, most = Counter(values.values()).most_common(1)[0] if values else (0.0, 0)
+    below = {host: value for host, value in values.items() if value < top}
+    if not below or most * 2 <= len(values):
+        return
+    told = {host: f"{value:g} {unit}".strip() for host, value in below.items()}
+    yield Finding(
+        state,
+        saw=f"{_split(Counter(told.values()), what)}; {top:g} {unit} on {_count(most)}",
+        wanted=f"{what}: {top:g} {unit}, as on most hosts",
+        subject=what,
+        remedy=remedy,
+        evidence=_evidence(told, tuple(told), probe),
+        scope="cluster",
+        hosts=tuple(told),
+    )
