@@ -1,38 +1,64 @@
-"""Knows the kernel's boot parameters: running, configured, and what the kernel said of them. Changes no boot file."""
+"""Knows the kernel's boot parameters: running, configured in GRUB's defaults, and what the kernel said of them.
+
+Changes no boot file; runs none of the shell code in them.
+"""
 
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from hostsetup.facts.shell import HOLE, commands
 from hostsetup.model import Evidence, Known, Probe, Unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from hostsetup.facts.kernel_log import KernelLog
 
 TELLS = "boot"  # the name of these facts in JSON
 
 PROBES = (
     Probe("proc-cmdline", "cat /proc/cmdline"),
-    Probe("etc-default-grub", "cat /etc/default/grub /etc/default/grub.d/*.cfg 2>/dev/null"),
+    # grep, unlike cat, ends a last line that has no end
+    Probe("etc-default-grub", "grep -sh '' /etc/default/grub /etc/default/grub.d/*.cfg"),
 )
 
 _SAID = re.compile(r"(?P<override>PCIe ACS overrides? enabled)|Unknown kernel command line parameters? ", re.IGNORECASE)
-_SETTING = re.compile(r"\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)(\+?)=(.*)")
+_SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.ASCII | re.DOTALL)
+_ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE | re.ASCII)
+_OPENS, _CLOSES = {"if", "case", "for", "while", "until", "{", "("}, {"fi", "esac", "done", "}", ")"}
+_NAMES = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
+_OTHER_WORDS = {"then", "else", "do"}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The parameters of one boot line. `dynamic`: words of which a part is only known when the script runs.
+
+    `lost`: what an unquoted `;` cuts off.
+    """
+
+    words: tuple[str, ...]
+    dynamic: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cmdline:
     """`running`: the parameters of this boot; `configured`: those of GRUB's defaults. None: not known.
 
-    `log`: the kernel's lines about parameters it does not know and about ACS overrides; None when the log was not read.
+    `dynamic`, `lost`: as in Words, of GRUB's defaults. `log`: the kernel's lines about parameters it does not know and
+    about ACS overrides; None when the log was not read.
     """
 
     running: tuple[str, ...] | None
     configured: tuple[str, ...] | None = None
     log: tuple[str, ...] | None = None
+    dynamic: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 def parse_cmdline(text: str) -> tuple[str, ...]:
@@ -45,43 +71,93 @@ def parse_cmdline(text: str) -> tuple[str, ...]:
     return tuple(word.replace('"', "") for word in re.findall(r'(?:"[^"]*"?|[^\s"])+', lines[0]))
 
 
-def parse_grub(text: str) -> tuple[str, ...]:
-    """Return the parameters that GRUB's defaults add to the kernel line; a later assignment replaces an earlier one."""
-    values: dict[str, tuple[str, ...]] = {}
-    for line in text.splitlines():
-        found = _SETTING.fullmatch(line)
-        if found is None:
+def parse_grub(text: str) -> Words:
+    """Return the parameters that GRUB's defaults, a shell script, add to the line of a normal boot."""
+    variables = dict.fromkeys(_NAMES, "")
+    known = False
+    lost: list[str] = []
+    depth = 0
+    for command in commands(text, variables):
+        words = list(command.words)
+        while words and words[0] in _OTHER_WORDS | {"export"}:
+            words.pop(0)
+        if not words:
             continue
-        name, more, value = found.groups()
-        # the file is a shell script: an unquoted `;` ends the command
-        words = shlex.split(value, comments=True)
-        added = tuple(words[0].partition(";")[0].split()) if words and value[:1] not in {'"', "'"} else ()
-        if value[:1] in {'"', "'"}:
-            added = tuple(words[0].split()) if words else ()
-        values[name] = values.get(name, ()) + added if more else added
-    if not values and "GRUB_" not in text:
+        depth += (words[0] in _OPENS) - (words[0] in _CLOSES)
+        settings = [found for word in words if (found := _SETTING.fullmatch(word))]
+        if len(settings) == len(words):
+            unsure = depth > 0 or command.before in {"&&", "||", "|"}
+            for found in settings:
+                _assign(variables, found, unsure=unsure)
+                known |= found[1].startswith("GRUB_")
+        elif command.before == ";" and any(map(_ADDRESS.search, words)):
+            lost += words
+    if not known:
         raise ValueError("not GRUB's defaults: no GRUB_ setting")
-    return tuple(word for name in sorted(values) for word in values[name] if not word.startswith("$"))
+    line = split_grub(" ".join(variables[name] for name in _NAMES))
+    return Words(line.words, line.dynamic, (*line.lost, *lost))
+
+
+def _assign(variables: dict[str, str], found: re.Match[str], *, unsure: bool) -> None:
+    name, more, value = found.groups()
+    old = variables.get(name, "")
+    new = old + value if more else value
+    # where nobody knows whether the assignment is run, both values are possible
+    variables[name] = f"{old} {HOLE}" if unsure and new != old else new
+    if len(variables[name]) > 1 << 16:
+        raise ValueError("a setting too long for a boot line")
+
+
+def split_grub(text: str, variables: Mapping[str, str] | None = None) -> Words:
+    """Split the arguments of GRUB's `linux` command; an unquoted `;` ends it."""
+    words: list[str] = []
+    lost: list[str] = []
+    # a hole is no letter that the lexer takes; `?` never begins a variable's name
+    for i, command in enumerate(commands(text.replace(HOLE, "$?"), variables or {})):
+        (words if i == 0 else lost).extend(command.words)
+    return Words(
+        tuple(word for word in words if HOLE not in word),
+        tuple(word.replace(HOLE, "...") for word in words if HOLE in word),
+        tuple(word.replace(HOLE, "...") for word in lost),
+    )
 
 
 def read(evidence: Evidence, kernel_log: KernelLog | None = None) -> Known[Cmdline] | Unknown:
     """Return what is known of the boot parameters; unknown when neither the running nor the configured ones are."""
     reasons: list[str] = []
-    found: dict[str, tuple[str, ...] | None] = {}
-    for probe, parse in (("proc-cmdline", parse_cmdline), ("etc-default-grub", parse_grub)):
-        found[probe] = None
-        reply = evidence.answer(probe)
-        if isinstance(reply, Unknown):
-            reasons.append(reply.reason)
-        else:
-            try:
-                found[probe] = parse(reply.text)
-            except ValueError as error:
-                reasons.append(f"`{probe}`: {error}")
-    running, configured = found.values()
-    if running is None and configured is None:
+    running: tuple[str, ...] | None = None
+    grub: Words | None = None
+    text = _text(evidence, "proc-cmdline", reasons)
+    try:
+        running = None if text is None else parse_cmdline(text)
+    except ValueError as error:
+        reasons.append(f"`proc-cmdline`: {error}")
+    text = _text(evidence, "etc-default-grub", reasons)
+    try:
+        grub = None if text is None else parse_grub(text)
+    except ValueError as error:
+        reasons.append(f"`etc-default-grub`: {error}")
+    if running is None and grub is None:
         return Unknown(reasons[0])
-    return Known(Cmdline(running, configured, kernel_log.find(_SAID) if kernel_log else None))
+    log = kernel_log.find(_SAID) if kernel_log else None
+    if grub is None:
+        return Known(Cmdline(running, None, log))
+    return Known(Cmdline(running, grub.words, log, grub.dynamic, grub.lost))
+
+
+def _text(evidence: Evidence, probe: str, reasons: list[str]) -> str | None:
+    reply = evidence.answer(probe)
+    if isinstance(reply, Unknown):
+        reasons.append(reply.reason)
+        return None
+    return reply.text
+
+
+def values(words: Iterable[str], name: str) -> tuple[str, ...]:
+    """Return the values of a parameter, in order; the kernel takes `-` for `_` in a name, and `--` for the end."""
+    wanted = name.replace("-", "_")
+    words = takewhile(lambda word: word != "--", words)
+    return tuple(value for key, _, value in (word.partition("=") for word in words) if key.replace("-", "_") == wanted)
 
 
 def tell(cmdline: Cmdline) -> dict[str, Any]:
