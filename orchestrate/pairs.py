@@ -1,0 +1,112 @@
+"""Sends hosts to their peers: a second exchange, in which each tries what `pairing` says. Judges nothing.
+
+A host that was not reached in the first exchange takes no part, neither as one who tries nor as one who is tried.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hostsetup import host as known_host
+from hostsetup import script
+from hostsetup.facts.net import training_address
+from hostsetup.model import Evidence, Known, Reply
+from orchestrate import pairing, remote
+from orchestrate.errors import OperatorError, RemoteError
+from orchestrate.pairing import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hostsetup.host import HostFacts
+    from orchestrate.inventory import Host
+
+EXTRA_PORTS = 3  # tried on each peer, out of the range from which NCCL and Gloo take theirs
+USUAL = (32768, 60999)  # first and last of that range where a kernel was not told otherwise
+_CONNECT_S = 15.0
+_LATE = 124
+
+
+def place(host: Host, facts: HostFacts) -> Place | None:
+    """Return where peers find a host: as hosts.txt says, else as the host itself shows; None: nowhere."""
+    if host.address or host.iface:
+        found = training_address(facts.net.value, host.address, host.iface) if isinstance(facts.net, Known) else None
+        address = found.address if found else host.address
+    else:
+        address = facts.endpoint.value.address if isinstance(facts.endpoint, Known) else None
+    try:
+        told = ipaddress.ip_address(address or "")
+    except ValueError:
+        return None
+    named = facts.names.value.hostname if isinstance(facts.names, Known) else ""
+    return None if told.is_loopback else Place(host.name, told, named)
+
+
+def try_pairs(
+    hosts: Iterable[Host],
+    found: Sequence[Evidence],
+    *,
+    timeout_s: float,
+    trust: bool = False,
+    on_host: Callable[[str], None] = lambda _: None,
+) -> tuple[Evidence, ...]:
+    """Return the evidence with the reply `peers` of every host that could be sent to others, in the same order.
+
+    `timeout_s`: each host's deadline. `trust`: hosts are to try a login on each other, too. `on_host` is called as soon as
+    a host is done. Hosts without an address that peers could use are neither tried nor sent.
+    """
+    facts = {one.host: known_host.read(one) for one in found}
+    there = {host.name: host for host in hosts if not host.local}
+    places = {
+        name: where for name, host in there.items() if name in facts and (where := place(host, facts[name])) is not None
+    }
+    if len(places) < 2:
+        return tuple(found)
+    chosen = pairing.pairs(tuple(places))
+    ports = {name: _ports(facts[name]) for name in places}
+    replies: dict[str, Reply] = {}
+
+    def settle(host: Host, result: Reply | OperatorError) -> None:
+        replies[host.name] = _lost(result) if isinstance(result, OperatorError) else result
+        on_host(host.name)
+
+    def work(host: Host) -> Reply:
+        peers = tuple(places[name] for name in chosen[host.name])
+        probe = pairing.probe(places[host.name], peers, ports, every=len(places) - 1, trust=trust)
+        return _ask(host, script.build((probe,), mark := secrets.token_hex(16)), mark, timeout_s)
+
+    remote.fan_out([there[name] for name in places], work, deadline_s=timeout_s + 5, on_result=settle)
+    return tuple(
+        replace(one, replies={**one.replies, "peers": replies[one.host]}) if one.host in replies else one
+        for one in found
+    )
+
+
+def _ask(host: Host, program: str, mark: str, timeout_s: float) -> Reply:
+    shell = remote.connect(host, timeout_s=min(_CONNECT_S, timeout_s))
+    try:
+        done = shell.run("sh -s", stdin=program.encode(), timeout_s=timeout_s, max_bytes=4 << 20)
+        told = script.parse(done.stdout, mark).get("peers")
+    except RemoteError as error:
+        told = script.parse(error.partial, mark).get("peers")
+        if told is None:
+            raise
+    finally:
+        shell.close()
+    return told or Reply(stderr=b"the answer never came", exit_code=_LATE)
+
+
+def _lost(error: OperatorError) -> Reply:
+    return Reply(stderr=error.what.encode(), exit_code=_LATE)
+
+
+def _ports(facts: HostFacts) -> tuple[int, ...]:
+    """Return ports of a peer that nothing listens on, as far as is known, out of those that its kernel gives away."""
+    known = facts.ports.value if isinstance(facts.ports, Known) else None
+    first, last = (known.ephemeral if known else None) or USUAL
+    busy = known.listening if known else {}
+    free = [port for port in range(first, last + 1) if port not in busy]
+    return tuple(sorted({secrets.choice(free) for _ in range(EXTRA_PORTS)})) if free else ()
