@@ -10,7 +10,7 @@ from hostsetup.model import Evidence, Known, Probe, Unknown
 
 # what the audit itself needs: a shell as root, not merely `sudo true`
 PROBES = (
-    Probe("id", "id -u && id -un"),
+    Probe("id", """id -u || exit; id -un; id; id "$(id -un 2>/dev/null)"; printf 'home %s\\n' "$HOME\""""),
     Probe("sudo", "sudo -n env sh -c :"),
 )
 
@@ -57,8 +57,8 @@ _REFUSALS = (  # sudo and sudo-rs, most specific first
 
 
 def parse_id(text: str) -> tuple[int, str]:
-    """Read `id -u && id -un`: the number, and the name where there is one."""
-    lines = text.split()
+    """Read `id -u` and `id -un`: the number, and the name where there is one. What follows is for `account`."""
+    lines = text.partition("uid=")[0].split()
     if not lines or not lines[0].isascii() or not lines[0].isdigit() or len(lines[0]) > 10:
         raise ValueError("no user number in the answer of id")
     return int(lines[0]), lines[1] if len(lines) > 1 else ""
