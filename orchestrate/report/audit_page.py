@@ -178,6 +178,7 @@ def _grid(audit: Audit, loud: Sequence[Card], hosts: _Hosts) -> dict[str, Any]:
 def _card(card: Card, at: int, catalogue: Mapping[str, Check], hosts: _Hosts) -> dict[str, Any]:
     check = catalogue.get(card.checks[0]) if len(card.checks) == 1 else None
     first = card.entries[0].finding
+    source = first.source if len(card.checks) == 1 else ""
     wanted = {entry.finding.wanted for entry in card.entries}
     remedies = {entry.finding.remedy for entry in card.entries}
     several = len(card.entries) > 1
@@ -193,8 +194,8 @@ def _card(card: Card, at: int, catalogue: Mapping[str, Check], hosts: _Hosts) ->
         "checks": card.checks,
         "title": check.title if check and card.state in {State.FAIL, State.WARN} else "",
         "about": check.page if check else "",
-        "source": first.source,
-        "linked": first.source.startswith(("https://", "http://")),
+        "source": source,
+        "linked": source.startswith(("https://", "http://")),
         "wanted": first.wanted if shared_wanted else "",
         "remedy": _remedy(first.remedy) if shared_remedy else None,
         "shown": entries[:SHOWN_ENTRIES],

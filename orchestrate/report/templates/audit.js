@@ -113,7 +113,7 @@
   reveal();
   let closed = [];
   addEventListener("beforeprint", () => {
-    closed = every("main details:not([open])");
+    closed = every("main details:not([open], .about)");
     closed.forEach((one) => { one.open = true; });
   });
   addEventListener("afterprint", () => closed.forEach((one) => { one.open = false; }));
