@@ -140,7 +140,7 @@ def build(probes: Iterable[Probe], mark: str) -> str:
 def _behind(name: str, tool: str, call: str) -> str:
     if not _NAME.fullmatch(tool):
         raise ValueError(f"bad name of a tool: {tool!r}")
-    return f'if hung {tool}; then unasked {name} {tool}; else {call.rstrip()}; [ "$rc" = 124 ] && late_tools="$late_tools {tool}"; fi\n'
+    return f'if hung {tool}; then unasked {name} {tool}; else {call.rstrip()}; case $rc in 124) late_tools="$late_tools {tool}" ;; esac; fi\n'
 
 
 def _call(probe: Probe) -> str:

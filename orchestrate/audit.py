@@ -32,6 +32,11 @@ class Choice:
     strict: bool = False
 
 
+def wants_pairs(choice: Choice) -> bool:
+    """Return whether a chosen check asks what hosts found when they tried their peers."""
+    return any("peers" in checks.needs(check) for check in checks.select(choice.only or None, choice.skip))
+
+
 def judge(found: Iterable[Evidence], choice: Choice) -> Audit:
     """Return what the evidence shows."""
     fleet = {one.host: host.read(one) for one in found}

@@ -109,6 +109,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def needs(check: Check) -> frozenset[str]:
+    """Return the slots that a check asks for."""
+    return frozenset(name for judge in (check.judge, check.judge_fleet) if judge for name, _ in _parameters(judge))
+
+
 def wants() -> Mapping[str, Want]:
     """Return all that can be expected of a host, by name."""
     return {name: want for check in catalogue() for name, want in check.expects.items()}

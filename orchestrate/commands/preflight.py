@@ -77,6 +77,9 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     "--image", metavar="REF", help="With --active: the image  [default: muster:cuda, muster:cpu without GPUs]"
 )
 @click.option("--busy-gpus", is_flag=True, help="With --active: test GPUs that other processes use, too.")
+@click.option(
+    "--pairs/--no-pairs", default=True, show_default=True, help="Let hosts try each other: ports, packets, names."
+)
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
 @click.option("--format", "form", type=click.Choice(formats.FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -99,6 +102,7 @@ def preflight(
     accept: dict[str, str],
     baseline: Path | None,
     save_baseline: Path | None,
+    pairs: bool,
     active: bool,
     image: str | None,
     busy_gpus: bool,
@@ -129,6 +133,7 @@ def preflight(
         found = audits.load(evidence, [one.name for one in read_target(target)] if target is not None else None)
     else:
         found = _live(target, save, timeout_s)
+        found = _in_pairs(target, found, save, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
         found = _under_load(target, found, save, image or "", busy_gpus=busy_gpus) if active else found
     audit = audits.judge(found, choice)
     screen.out(formats.render(audit, "json" if as_json else form, verbose=verbose, to_file=output is not None), output)
@@ -150,6 +155,20 @@ def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evid
             done(one.host, "" if visit.state == "audited" else f"{visit.state}: {visit.error}")
 
         return store.in_order(collect(hosts, timeout_s=timeout_s, on_evidence=keep))
+
+
+def _in_pairs(
+    target: str | None, found: tuple[Evidence, ...], save: Path | None, choice: audits.Choice, timeout_s: float
+) -> tuple[Evidence, ...]:
+    from orchestrate.pairs import try_pairs
+
+    trust = choice.site.expect.get("ssh.peer_trust.needed") is True
+    with progress.awaiting([one.host for one in found], "done with their peers") as done:
+        tried = try_pairs(read_target(target), found, timeout_s=timeout_s, trust=trust, on_host=done)
+    for before, after in zip(found, tried, strict=True):
+        if save is not None and after is not before:
+            store.save(after, save)
+    return tried
 
 
 def _under_load(

@@ -27,7 +27,7 @@ class Done(Protocol):
 
 
 @contextmanager
-def awaiting(names: Sequence[str]) -> Iterator[Done]:
+def awaiting(names: Sequence[str], what: str = "hosts done") -> Iterator[Done]:
     """Give a function to call with each name that is done; the line of who is awaited is for terminals alone."""
     if not sys.stderr.isatty():
         yield _Told(say)
@@ -37,7 +37,7 @@ def awaiting(names: Sequence[str]) -> Iterator[Done]:
 
     console = Console(stderr=True)
     waiting = dict.fromkeys(names)
-    with console.status(Text(_line(waiting, len(names)))) as status:
+    with console.status(Text(_line(waiting, len(names), what))) as status:
         told = _Told(lambda line: console.print(Text(line), soft_wrap=True))
 
         drawn_at = 0.0
@@ -48,7 +48,7 @@ def awaiting(names: Sequence[str]) -> Iterator[Done]:
             waiting.pop(name, None)
             if time.monotonic() - drawn_at > _REDRAW_S or not waiting:  # folding a thousand names takes its time
                 drawn_at = time.monotonic()
-                status.update(Text(_line(waiting, len(names))))
+                status.update(Text(_line(waiting, len(names), what)))
 
         yield done
 
@@ -75,7 +75,7 @@ def say(line: str) -> None:
         sys.stderr.flush()
 
 
-def _line(waiting: dict[str, None], every: int) -> str:
+def _line(waiting: dict[str, None], every: int, what: str) -> str:
     names = format_hosts(waiting)
     shown = f"{names[:_LONGEST_NAMES]}{'...' if len(names) > _LONGEST_NAMES else ''}"
-    return one_line(f"{every - len(waiting)}/{every} hosts done; waiting for {shown}")
+    return one_line(f"{every - len(waiting)}/{every} {what}; waiting for {shown}")

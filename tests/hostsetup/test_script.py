@@ -205,8 +205,9 @@ def test_a_tool_that_hangs_is_asked_once(tmp_path):
         Probe("c", "echo c", tool="ok"),
     ]
     began = time.monotonic()
-    _, replies = run(probes)
+    done, replies = run(probes)
     assert time.monotonic() - began < 10
+    assert done.returncode == 0
     assert (tmp_path / "asked").read_text() == "x\n"
     assert [replies[name].exit_code for name in "abc"] == [124, 124, 0]
     assert b"not asked" in replies["b"].stderr

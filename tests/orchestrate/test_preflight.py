@@ -98,7 +98,11 @@ def test_text_tells_the_worst_first_and_ends_with_the_verdict(call, saved):
 
 def test_only_skip_and_accept_choose_what_is_judged(call, saved):
     _, out, _ = call("preflight", "--evidence", saved, "--json", "--only", "ssh.*,cmdline.acs_override")
-    assert {finding["check"] for finding in json.loads(out)["findings"]} == {"ssh.reachable", "cmdline.acs_override"}
+    assert {finding["check"] for finding in json.loads(out)["findings"]} == {
+        "ssh.reachable",
+        "ssh.peer_trust",
+        "cmdline.acs_override",
+    }
     _, out, _ = call("preflight", "--evidence", saved, "--json", "--skip", "ssh.*", "--skip", "numa.nps")
     assert not {"ssh.reachable", "numa.nps"} & {finding["check"] for finding in json.loads(out)["findings"]}
     accepted = ("--accept", "cmdline.acs_override=we know", "--only", "cmdline.acs_override", "--strict")
