@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hostsetup.model import Evidence, Probe, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 TOOL = "nvidia-smi"
 MAX_GPUS = 256
@@ -42,7 +42,7 @@ def parse_query(text: str) -> dict[int, dict[str, str]]:
     """
     gpus: dict[int, dict[str, str]] = {}
     header: list[str] = []
-    for row in csv.reader(line for line in text.splitlines() if line.strip()):
+    for row in _rows(text):
         cells = [cell.strip() for cell in row]
         if cells[0] == "index":
             header = [_UNIT.sub("", cell) for cell in cells]
@@ -55,6 +55,13 @@ def parse_query(text: str) -> dict[int, dict[str, str]]:
     return gpus
 
 
+def _rows(text: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader((line for line in text.splitlines() if line.strip()), skipinitialspace=True)
+    except csv.Error as error:
+        raise ValueError(f"not CSV: {error}") from error
+
+
 def ask(evidence: Evidence, probe: str) -> dict[int, dict[str, str]] | Unknown:
     """Return what a query answered, or in nvidia-smi's own words why it did not."""
     reply = evidence.answer(probe)
@@ -62,7 +69,7 @@ def ask(evidence: Evidence, probe: str) -> dict[int, dict[str, str]] | Unknown:
         return reply
     try:
         return parse_query(reply.text)
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         said = (reply.text.strip() or reply.error_text.strip()).partition("\n")[0]
         return Unknown(f"`{probe}`: {said[:200] or error}")
 
