@@ -205,10 +205,8 @@ def _specified(path: str, lines: list[str], variables: Mapping[str, str] | None)
         before = fields.get(found[1], "") if found[1] == "options" else ""  # options may come in several lines
         fields[found[1]] = f"{before} {found[2]}".strip()
     options, title = fields.get("options", ""), fields.get("title", "")
-    if variables is None:
-        words = Words(parse_cmdline(options) if options else ())
-    else:
-        words = _expanded(options, variables)
+    raw = Words(parse_cmdline(options) if options and variables is None else ())
+    words = raw if variables is None else _expanded(options, variables)
     stem = path.rpartition("/")[2].removesuffix(".conf")
     return Entry(path, words, (stem, title), fields.get("linux", ""), bool(_ODD.search(f"{title} {stem}")))
 

@@ -75,6 +75,10 @@ class Function:
         """Whether it is an NVSwitch, which carries NVLink and no PCIe traffic between GPUs."""
         return self.vendor == NVIDIA and self.class_code == "0680"
 
+    def is_one_of(self, devices: set[str]) -> bool:
+        """Whether it has one of these device numbers, which a listing without numbers shows where it knows no name."""
+        return self.device in devices or any(self.name.endswith(f"Device {device}") for device in devices)
+
     @property
     def is_rdma_nic(self) -> bool:
         """Whether it is a NIC that can write to GPUs: known to the RDMA core, or run by a driver that registers there."""
@@ -128,9 +132,9 @@ class Pci:
     def own_acs(self) -> str:
         """Why this platform prescribes ACS words of its own; empty: it does not."""
         functions = self.functions.values()
-        if any(f.vendor == NVIDIA and f.is_bridge and f.device in GRACE_PORTS for f in functions):
+        if any(f.vendor == NVIDIA and f.is_bridge and f.is_one_of(GRACE_PORTS) for f in functions):
             return "a Grace platform"
-        if any(f.vendor == MELLANOX and f.device == DATA_DIRECT for f in functions):
+        if any(f.vendor == MELLANOX and f.is_one_of({DATA_DIRECT}) for f in functions):
             return "a platform with DirectNIC"
         return ""
 
