@@ -25,7 +25,7 @@ for n in /sys/devices/system/node/node[0-9]*; do
   grep -s 'MemTotal:' "$n/meminfo"
 done
 b=/proc/sys/kernel/numa_balancing
-[ -r "$b" ] && { read -r v <"$b"; echo "balancing $v"; }
+[ -r "$b" ] && echo "balancing $(cat "$b")"
 for d in /sys/bus/pci/devices/*; do
   [ -r "$d/class" ] || continue
   read -r c <"$d/class"
