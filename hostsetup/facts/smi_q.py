@@ -29,8 +29,8 @@ _REASONS = {
     "HW Slowdown": 0x8,
     "Sync Boost": 0x10,
     "SW Thermal Slowdown": 0x20,
-    "HW Slowdown/HW Thermal Slowdown": 0x40,
-    "HW Slowdown/HW Power Brake Slowdown": 0x80,
+    "HW Thermal Slowdown": 0x40,
+    "HW Power Brake Slowdown": 0x80,
     "Display Clock Setting": 0x100,
 }
 
