@@ -46,7 +46,7 @@ def read(
         container=virt is not None and bool(virt.container),
     )
     if not (identity.hostname or identity.boot_id):
-        return Unknown("`machine`: neither a host name nor a boot id is in it")
+        return Unknown("`machine-files`: neither a host name nor a boot id is in it")
     return Known(identity)
 
 

@@ -24,7 +24,7 @@ FILES = (
 # a container is told by marks, too: systemd-detect-virt is missing in most of them
 PROBES = (
     Probe(
-        "machine",
+        "machine-files",
         f"""printf 'vm %s\\n' "$(systemd-detect-virt -v 2>/dev/null)"
 printf 'container %s\\n' "$(systemd-detect-virt -c 2>/dev/null)"
 for f in /.dockerenv /run/.containerenv; do [ -e "$f" ] && printf 'there %s\\n' "$f"; done
@@ -92,10 +92,10 @@ def parse_machine(text: str) -> Machine:
 
 def read(evidence: Evidence) -> Known[Machine] | Unknown:
     """Return the files."""
-    reply = evidence.answer("machine")
+    reply = evidence.answer("machine-files")
     if isinstance(reply, Unknown):
         return reply
     try:
         return Known(parse_machine(reply.text))
     except ValueError as error:
-        return Unknown(f"`machine`: {error}")
+        return Unknown(f"`machine-files`: {error}")

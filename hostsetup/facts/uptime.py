@@ -28,7 +28,7 @@ def read(machine: Machine) -> Known[Uptime] | Unknown:
     """Return the uptime."""
     found = _SECONDS.fullmatch(machine.first("/proc/uptime"))
     if found is None:
-        return Unknown("`machine`: /proc/uptime is not in it")
+        return Unknown("`machine-files`: /proc/uptime is not in it")
     packages = tuple(dict.fromkeys(line.strip() for line in machine.files.get(f"{REQUIRED}.pkgs", ()) if line.strip()))
     return Known(Uptime(int(found[1]), REQUIRED in machine.files or bool(packages), packages))
 

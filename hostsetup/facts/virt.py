@@ -38,14 +38,14 @@ class Virt:
 def read(machine: Machine | None = None, cpu: Cpu | None = None) -> Known[Virt] | Unknown:
     """Return what the host is, by systemd's word, by a container's marks, else by the CPU's flag and the firmware's name."""
     if machine is None and cpu is None:
-        return Unknown("neither `machine` nor `lscpu` says whether this is a virtual machine or a container")
+        return Unknown("neither `machine-files` nor `lscpu` says whether this is a virtual machine or a container")
     if machine is None:
         hypervisor = cpu.hypervisor if cpu is not None else None
         return Known(Virt(hypervisor or "", "", "lscpu", f"Hypervisor vendor: {hypervisor or 'none'}"))
     container, told = _container(machine)
     if machine.vm:
         vm = "" if machine.vm == "none" else machine.vm
-        return Known(Virt(vm, container, "machine", told or f"vm {machine.vm}"))
+        return Known(Virt(vm, container, "machine-files", told or f"vm {machine.vm}"))
     product = f"{machine.first(f'{DMI}/sys_vendor')} {machine.first(f'{DMI}/product_name')}".strip()
     named = next((name for pattern, name in _PRODUCTS if pattern.search(product)), "")
     xen = machine.first("/sys/hypervisor/type")
@@ -55,7 +55,7 @@ def read(machine: Machine | None = None, cpu: Cpu | None = None) -> Known[Virt] 
         named = xen  # the processor's flag is missing: a machine, whatever its firmware is called
     elif not product and not container:
         return Unknown("systemd-detect-virt is missing, and neither lscpu nor the firmware says what this is")
-    return Known(Virt(named or xen, container, "machine", told or f"{DMI}/product_name:{product}"))
+    return Known(Virt(named or xen, container, "machine-files", told or f"{DMI}/product_name:{product}"))
 
 
 def _container(machine: Machine) -> tuple[str, str]:
