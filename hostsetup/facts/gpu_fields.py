@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hostsetup.facts.pci_tree import NVIDIA, Pci, full_address
+from hostsetup.facts.nvidia import absent
+from hostsetup.facts.pci_tree import full_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from hostsetup.facts.pci_tree import Pci
 
 _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,6})?", re.ASCII)
 _TOKEN = re.compile(r"[\[\]]")
@@ -154,9 +157,7 @@ def gpu(index: int, fields: Mapping[str, str]) -> Gpu:
 
 def no_gpus(pci: Pci | None, gpus: object) -> str:
     """Return why a question about NVIDIA's GPUs does not apply to a host; empty: it does, or nobody knows."""
-    if pci is None or gpus is not None or any(function.vendor == NVIDIA for function in pci.gpus):
-        return ""
-    return "no NVIDIA GPU in this host"
+    return "" if pci is None or gpus is not None else absent(pci)
 
 
 def lacks(gpus: Gpus, what: str, *names: str) -> str:
