@@ -131,4 +131,5 @@ def _told(value: float) -> str:
 
 
 def _hard(limit: Limit) -> str:
-    return "" if limit.hard is None else f" (a program may raise it to {_told(limit.hard)})"
+    raisable = limit.hard is not None and limit.hard > limit.soft
+    return f" (a program may raise it to {_told(limit.hard)})" if raisable and limit.hard else ""
