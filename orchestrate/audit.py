@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hostsetup import checks, host
+from hostsetup import checks, host, scrub
 from hostsetup.model import Evidence, State
 from orchestrate import evidence as store
 from orchestrate import site
@@ -66,6 +67,15 @@ def load(folder: Path, wanted: Sequence[str] | None) -> tuple[Evidence, ...]:
             next_step="leave TARGET out to judge all of it",
         )
     return store.in_order(there.get(name, Evidence(name)) for name in wanted)
+
+
+def scrubbed(found: Sequence[Evidence], save: Path | None) -> tuple[Evidence, ...]:
+    """Return the evidence without what names the site, saved below a folder where one is given."""
+    told = store.in_order(scrub.scrub(found, secrets.token_bytes(32)))
+    if save is not None:
+        for one in told:
+            store.save(one, save)
+    return told
 
 
 def save_baseline(audit: Audit, path: Path) -> str:

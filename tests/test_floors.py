@@ -25,6 +25,7 @@ TABLE = (
     ("hostsetup.model", ()),
     ("hostsetup.expect", ("hostsetup.model",)),
     ("hostsetup.uniform", ("hostsetup.model",)),
+    ("hostsetup.scrub", ("hostsetup.model",)),
     ("hostsetup.profiles", (*FACTS, "hostsetup.expect", "hostsetup.host")),
     ("hostsetup.facts", ("hostsetup.model",)),
     ("hostsetup.script", ("hostsetup.model",)),

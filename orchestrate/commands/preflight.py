@@ -57,6 +57,9 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 @click.option(
     "--save", type=click.Path(file_okay=False, path_type=Path), help="Keep the raw answers: DIR/HOST/PROBE.txt."
 )
+@click.option(
+    "--scrub", is_flag=True, help="Replace names, addresses, UUIDs and serials, in what is saved and reported."
+)
 @click.option("--only", multiple=True, metavar="ID[,ID]", callback=_list, help="Judge these checks only; * is allowed.")
 @click.option("--skip", multiple=True, metavar="ID[,ID]", callback=_list, help="Leave these checks out; * is allowed.")
 @click.option("--accept", multiple=True, metavar="ID=REASON", callback=_reasons, help="Report these, but do not fail.")
@@ -97,6 +100,7 @@ def preflight(
     target: str | None,
     evidence: Path | None,
     save: Path | None,
+    scrub: bool,
     only: tuple[str, ...],
     skip: tuple[str, ...],
     accept: dict[str, str],
@@ -114,11 +118,11 @@ def preflight(
     timeout_s: float,
 ) -> int:
     """Audit every host of TARGET and report what is wrong; change nothing."""
-    if evidence is not None and save is not None:
+    if evidence is not None and save is not None and not scrub:
         raise UsageError(
             "--save keeps what a live audit was told, and --evidence asks nobody",
             where="orchestrate preflight",
-            next_step="leave one of them out",
+            next_step="leave one of them out, or add --scrub: that saves a copy without names",
         )
     if (active and evidence is not None) or ((image or busy_gpus) and not active):
         raise UsageError(
@@ -132,9 +136,12 @@ def preflight(
     if evidence is not None:
         found = audits.load(evidence, [one.name for one in read_target(target)] if target is not None else None)
     else:
-        found = _live(target, save, timeout_s)
-        found = _in_pairs(target, found, save, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
-        found = _under_load(target, found, save, image or "", busy_gpus=busy_gpus) if active else found
+        keep = None if scrub else save  # what may not be kept as it is, is kept when all of it is known
+        found = _live(target, keep, timeout_s)
+        found = _in_pairs(target, found, keep, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
+        found = _under_load(target, found, keep, image or "", busy_gpus=busy_gpus) if active else found
+    if scrub:
+        found = audits.scrubbed(found, save)
     audit = audits.judge(found, choice)
     screen.out(formats.render(audit, "json" if as_json else form, verbose=verbose, to_file=output is not None), output)
     if save_baseline is not None:
