@@ -33,7 +33,7 @@ class Iommu:
 
     `active`: whether an IOMMU driver runs; None: not known. `default`: what the boot line or the kernel's log say of all
     devices together, empty: nothing. `asked`: the parameters of the boot line about it. `faults`: the log's lines of
-    transfers that the IOMMU refused. `lines`: what showed it.
+    transfers that the IOMMU refused. `lines`: what showed it, by address. `units`: the IOMMUs by their names in sysfs.
     """
 
     active: bool | None
@@ -42,6 +42,7 @@ class Iommu:
     asked: tuple[str, ...]
     faults: tuple[str, ...]
     lines: Mapping[str, str]
+    units: tuple[str, ...] = ()
 
     def of(self, address: str) -> str:
         """Return what happens to a device; empty: not known."""
@@ -77,7 +78,7 @@ def read(
             lines[address] = f"sysfs-pcie: {address}/iommu_group/type:{port.group_type}"
         elif not port.grouped:
             devices[address] = OFF
-    return Known(Iommu(bool(pcie.iommus), devices, default, asked, faults, lines))
+    return Known(Iommu(bool(pcie.iommus), devices, default, asked, faults, lines, pcie.iommus))
 
 
 def said(words: Iterable[str]) -> str:
