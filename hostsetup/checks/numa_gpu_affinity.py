@@ -67,6 +67,10 @@ def skip(pci: Pci) -> str:
 
 def judge(affinity: Affinity) -> Iterator[Finding]:
     """Warn of devices whose node is not known among several, and of NICs that are all on the other socket."""
+    if affinity.cut:
+        told = f"; before it: {_row(affinity)}" if affinity.gpus else ""
+        yield Finding(State.UNKNOWN, saw=f"the matrix ends before {affinity.cut}{told}")
+        return
     if not affinity.gpus:
         yield Finding(State.SKIP, saw="no GPU")
         return
@@ -123,7 +127,7 @@ def judge_fleet(affinity: Mapping[str, Affinity]) -> Iterator[Finding]:
     """Warn of hosts whose GPUs lie on other nodes than those of hosts with the same GPUs."""
     alike: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
     for host, one in affinity.items():
-        if one.gpus:
+        if one.gpus and not one.cut:
             alike[one.models or (str(len(one.gpus)),)][host] = _row(one)
     for rows in alike.values():
         if len(set(rows.values())) > 1:

@@ -22,7 +22,8 @@ class Affinity:
     """The nodes by device: a number, a range as the driver prints it (`0-1`), or empty where nothing says.
 
     `gpus` are in bus order; `models`: vendor and device ids in the same order, empty where not known. `sockets`: the
-    socket of each node, None where not known. `cpu_nodes`: how many nodes have CPUs. `source`: the probe that told.
+    socket of each node that is known. `cpu_nodes`: how many nodes have CPUs. `source`: the probe that told. `cut`: the
+    first GPU that the matrix leaves out because its text ends early; GPUs from there on are not in `gpus`.
     """
 
     gpus: Mapping[str, str]
@@ -31,6 +32,7 @@ class Affinity:
     cpu_nodes: int | None
     source: str
     models: tuple[str, ...] = ()
+    cut: str = ""
 
 
 def read(
@@ -60,8 +62,9 @@ def _of_sysfs(numa: Numa, pci: Pci) -> Affinity:
 
 
 def _of_matrix(topology: Topology, cpu: Cpu | None) -> Affinity:
-    gpus = {f"GPU{index}": topology.numa_affinity.get(index, "") for index in range(topology.gpus)}
+    rows = int(topology.cut.removeprefix("GPU")) if topology.cut else topology.gpus
+    gpus = {f"GPU{index}": topology.numa_affinity.get(index, "") for index in range(rows)}
     count = cpu.cpu_nodes if cpu else None
     if count is None and any(number != "0" for node in gpus.values() for number in re.findall(r"\d+", node)):
         count = 2  # at least: a node that is not node 0 has at least one beside it
-    return Affinity(gpus, {}, {}, count, source="nvidia-smi-topo")
+    return Affinity(gpus, {}, {}, count, source="nvidia-smi-topo", cut=topology.cut)
