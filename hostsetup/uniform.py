@@ -91,10 +91,11 @@ def lower(
     if not below or most * 2 <= len(values):
         return
     told = {host: f"{value:g} {unit}".strip() for host, value in below.items()}
+    usual = f"{top:g} {unit}".strip()
     yield Finding(
         state,
-        saw=f"{_split(Counter(told.values()), what)}; {top:g} {unit} on {_count(most)}",
-        wanted=f"{what}: {top:g} {unit}, as on most hosts",
+        saw=f"{_split(Counter(told.values()), what)}; {usual} on {_count(most)}",
+        wanted=f"{what}: {usual}, as on most hosts",
         subject=what,
         remedy=remedy,
         evidence=_evidence(told, tuple(told), probe),
