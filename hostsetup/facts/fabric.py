@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hostsetup.facts import smi_query
+from hostsetup.facts import smi_q, smi_query
 from hostsetup.model import Evidence, Known, Probe, Reply, Unknown
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The tool that runs the fabric says its version and leaves; it is asked only where there are switches to run.
 PROBES = (
-    smi_query.query("nvidia-smi-fabric", ("fabric.state", "fabric.status", "fabric.clusterUuid", "fabric.cliqueId")),
+    smi_query.query("nvidia-smi-fabric", ("fabric.state,fabric.status", "fabric.clusterUuid,fabric.cliqueId")),
     Probe(
         "nvswitch",
         r"""[ -d /proc/sys ] || exit 1
@@ -31,6 +31,12 @@ exit 0""",
 _VERSION = re.compile(r"fabric ?manager version is\s*:?\s*(\d{3,4}(?:\.\d{1,4}){1,2})", re.IGNORECASE | re.ASCII)
 _UPTIME = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+_REPORT = {
+    "fabric.state": "Fabric/State",
+    "fabric.status": "Fabric/Status",
+    "fabric.clusterUuid": "Fabric/ClusterUUID",
+    "fabric.cliqueId": "Fabric/CliqueId",
+}
 _NOTHING = frozenset({"", "n/a", "not supported"})
 _MAX_DEVICES = 100
 
@@ -111,6 +117,8 @@ def parse_nvswitch(text: str) -> Fabric:
 def read(evidence: Evidence) -> Known[Fabric] | Unknown:
     """Return what is known of the fabric: of the GPUs, of the switches, or of both."""
     told = smi_query.ask(evidence, "nvidia-smi-fabric")
+    if isinstance(told, Unknown):
+        told = _saved(evidence) or told
     gpus = None if isinstance(told, Unknown) else {index: gpu_fabric(fields) for index, fields in told.items()}
     reply = evidence.answer("nvswitch")
     try:
@@ -120,6 +128,19 @@ def read(evidence: Evidence) -> Known[Fabric] | Unknown:
     if host is None:
         return told if isinstance(told, Unknown) else Known(Fabric(gpus))
     return Known(Fabric(gpus, host.switches, host.manager_version, host.has_umad, host.has_nvlsm, host.uptime_s))
+
+
+def _saved(evidence: Evidence) -> dict[int, dict[str, str]]:
+    """Return what a saved report of `nvidia-smi -q` tells; nothing where no GPU of it speaks of a fabric."""
+    reply = evidence.answer(smi_q.PROBE)
+    if isinstance(reply, Unknown):
+        return {}
+    try:
+        report = list(smi_q.parse_smi_q(reply.text).values())
+    except ValueError:
+        return {}
+    told = ({name: values[path] for name, path in _REPORT.items() if path in values} for values in report)
+    return dict(enumerate(told)) if any("Fabric/State" in values for values in report) else {}
 
 
 def tell(fabric: Fabric) -> dict[str, Any]:

@@ -6,19 +6,20 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hostsetup.facts import smi_query
+from hostsetup.facts import smi_q, smi_query
 from hostsetup.facts.pci_tree import full_address
 from hostsetup.model import Evidence, Known, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# `clocks` and the like are asked for elsewhere: one unknown field would cost this query, too
+# compute_cap came late: older drivers are asked for it alone
 PROBES = (
     smi_query.query(
-        "nvidia-smi-gpus", ("uuid", "pci.bus_id", "name", "memory.total", "driver_version", "compute_cap"), timeout_s=45
+        "nvidia-smi-gpus", ("uuid,pci.bus_id,name,memory.total,driver_version", "compute_cap"), timeout_s=45
     ),
 )
+_REPORT = {"uuid": "GPU UUID", "name": "Product Name", "memory.total": "FB Memory Usage/Total"}
 _NONE = re.compile(r"no devices were found", re.IGNORECASE)
 
 
@@ -68,11 +69,29 @@ def read(evidence: Evidence) -> Known[tuple[Gpu, ...]] | Unknown:
         return Known(())
     told = smi_query.ask(evidence, "nvidia-smi-gpus")
     if isinstance(told, Unknown):
+        told = _saved(evidence) or told
+    if isinstance(told, Unknown):
         return told
     try:
         return Known(tuple(_gpu(index, fields) for index, fields in sorted(told.items())))
     except ValueError as error:
         return Unknown(f"`nvidia-smi-gpus`: {error}")
+
+
+def _saved(evidence: Evidence) -> dict[int, dict[str, str]]:
+    """Return what a saved report of `nvidia-smi -q` tells, in its order, which is that of the indices."""
+    reply = evidence.answer(smi_q.PROBE)
+    if isinstance(reply, Unknown):
+        return {}
+    try:
+        report = smi_q.parse_smi_q(reply.text)
+    except ValueError:
+        return {}
+    told: dict[int, dict[str, str]] = {}
+    for index, (address, values) in enumerate(report.items()):
+        fields = {name: values[path].removesuffix(" MiB") for name, path in _REPORT.items() if path in values}
+        told[index] = {"pci.bus_id": address, **fields}
+    return told
 
 
 def tell(gpus: tuple[Gpu, ...]) -> dict[str, Any]:
