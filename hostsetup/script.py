@@ -50,44 +50,47 @@ trap 'exit 143' TERM
 cd /
 setsid=
 command -v setsid >/dev/null 2>&1 && setsid=setsid
-if sleep 0.02 2>/dev/null; then short=0.02 long=0.2 per_s=5; else short=1 long=1 per_s=1; fi
+if sleep 0.01 2>/dev/null; then short=0.01 long=0.2 per_s=5; else short=1 long=1 per_s=1; fi
 if printf x | base64 >/dev/null 2>&1; then
   how=base64
-  encode() { head -c "$1" | base64; }
+  encode() { base64 <"$1"; }
 else
   how=hex
-  encode() { head -c "$1" | od -An -v -tx1; }
+  encode() { od -An -v -tx1 <"$1"; }
 fi
-# run SECONDS COMMAND: leaves $d/out, $d/err and sets $rc
+n=0
+# run SECONDS COMMAND: leaves $out and $err and sets $rc. Each run has files of its own: what is left behind writes on
+# into its own. No file outgrows the limit, whoever writes.
 run() {
-  rm -f "$d/out" "$d/err" "$d/rc"
-  : >"$d/out"; : >"$d/err"
+  n=$((n + 1)) rc=
+  out=$d/$n.out err=$d/$n.err
   (
     ulimit -f @BLOCKS@
-    exec $setsid sh -c 'd=$1; shift; sh -c "$1" >"$d/out" 2>"$d/err" </dev/null; echo "$?" >"$d/rc.new"; mv "$d/rc.new" "$d/rc"' sh "$d" "$2"
+    exec $setsid sh -c 'sh -c "$2" >"$1.out" 2>"$1.err" </dev/null; echo "$?" >"$1.rc"' sh "$d/$n" "$2"
   ) </dev/null >/dev/null 2>&1 &
   pid=$!
   i=0
-  while [ ! -s "$d/rc" ]; do
+  while [ ! -s "$d/$n.rc" ]; do
     if [ "$i" -lt 10 ]; then sleep "$short"; else sleep "$long"; fi
     i=$((i + 1))
     if [ "$i" -gt $((9 + $1 * per_s)) ]; then
       end
       rc=124
-      # a process left behind goes on writing into the old file, not into the next probe's
-      mv "$d/out" "$d/late"; cat "$d/late" >"$d/out"
+      # a process that is left behind still writes: what it had written until now is the answer
+      for file in "$out" "$err"; do : >>"$file"; cat "$file" >"$file.cut"; done
+      out=$out.cut err=$err.cut
       return
     fi
   done
-  read -r rc <"$d/rc"
+  read -r rc <"$d/$n.rc"
   wait "$pid" 2>/dev/null
   pid=
 }
 send() {
   printf '\\n%s %s %s %s\\n' "$mark" "$1" "$rc" "$how"
-  encode @BYTES@ <"$d/out"
+  [ ! -s "$out" ] || encode "$out"
   printf '\\n%s.err\\n' "$mark"
-  encode @BYTES@ <"$d/err"
+  [ ! -s "$err" ] || encode "$err"
   printf '\\n%s.end\\n' "$mark"
 }
 probe() { run "$2" "$3"; send "$1"; }
@@ -107,7 +110,11 @@ probe_root() {
 }
 # hung TOOL: whether a probe has waited for that tool in vain; then the others of it are not asked
 hung() { case " $late_tools " in *" $1 "*) return 0 ;; *) return 1 ;; esac }
-unasked() { rm -f "$d/out" "$d/err"; : >"$d/out"; echo "muster: not asked, for $2 had given no answer in time" >"$d/err"; rc=124; send "$1"; }
+unasked() {
+  out=$d/none err=$d/why rc=124
+  : >"$out"; echo "muster: not asked, for $2 had given no answer in time" >"$err"
+  send "$1"
+}
 late_tools=
 root=no sudo_there=no
 if [ "$(id -u)" = 0 ]; then
@@ -127,7 +134,7 @@ def build(probes: Iterable[Probe], mark: str) -> str:
     """
     if not _MARK.fullmatch(mark):
         raise ValueError("the mark must be 8 to 64 letters and digits")
-    lines = [_PROLOGUE.replace("@BLOCKS@", str(MAX_BYTES // 512)).replace("@BYTES@", str(MAX_BYTES)), f"mark={mark}\n"]
+    lines = [_PROLOGUE.replace("@BLOCKS@", str(MAX_BYTES // 512)), f"mark={mark}\n"]
     seen = set[str]()
     for probe in probes:
         if not _NAME.fullmatch(probe.name) or probe.name in seen:
@@ -163,7 +170,7 @@ def parse(stream: bytes, mark: str) -> Mapping[str, Reply]:
     )
     for found in frame.finditer(stream):
         try:
-            out, err = (_decode(found[part], found["how"]) for part in ("out", "err"))
+            out, err = (_decode(found[part], found["how"])[:MAX_BYTES] for part in ("out", "err"))
         except ValueError:
             continue
         replies.setdefault(found["name"].decode(), Reply(out, err, int(found["rc"])))
