@@ -53,7 +53,8 @@ SOURCE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ker
 WANTED = "nvidia and nvidia_uvm loaded, every GPU held by nvidia, device nodes that the user may open"
 _REFUSED = re.compile(
     r"Key was rejected by service|module verification failed|unsigned module|nvidia: (?:version magic|disagrees)"
-    r"|NVRM: (?:No NVIDIA GPU found|The NVIDIA probe routine|request_mem_region failed)|already bound to nouveau",
+    r"|NVRM: (?:No NVIDIA GPU found|The NVIDIA probe routine|request_mem_region failed)|already bound to nouveau"
+    r"|requires use of the NVIDIA open kernel modules|not supported by open nvidia\.ko",
     re.IGNORECASE,
 )
 _NOUVEAU = Remedy(

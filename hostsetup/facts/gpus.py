@@ -64,9 +64,10 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
 
 def read(evidence: Evidence) -> Known[tuple[Gpu, ...]] | Unknown:
     """Return the GPUs by index; an empty tuple where the driver says that there are none."""
-    reply = evidence.answer("nvidia-smi-gpus")
-    if not isinstance(reply, Unknown) and _NONE.search(reply.text[:500] or reply.error_text[:500]):
-        return Known(())
+    for probe in ("nvidia-smi-gpus", smi_q.PROBE, "nvidia-smi"):
+        reply = evidence.answer(probe)
+        if not isinstance(reply, Unknown) and _NONE.search(reply.text[:500] or reply.error_text[:500]):
+            return Known(())
     told = smi_query.ask(evidence, "nvidia-smi-gpus")
     if isinstance(told, Unknown):
         told = _saved(evidence) or told
