@@ -11,9 +11,11 @@ Why it matters to training
     pcie.acs.redirect for what does.
 
 How we tell
-    The parameter, or its common misspelling pci_acs_override, stands in /proc/cmdline or in GRUB's defaults. The kernel's
+    The parameter, or its common misspelling pci_acs_override, stands in /proc/cmdline, in GRUB's defaults, or in what the
+    boot loader reads next. Its values (downstream, multifunction, id:VENDOR:DEVICE) make no difference here. The kernel's
     log tells the two cases apart: it lists parameters it does not know (since about 5.14), or warns that overrides are
-    enabled. That the parameter is absent is never a fault.
+    enabled. That the parameter is absent is never a fault, and that it is there never a cure. Beside it we name what else
+    shows that devices were meant for virtual machines: vfio-pci's parameters, and GPUs that vfio-pci holds.
 
 What to do
     Unless this host passes devices to virtual machines: take the parameter out of the boot configuration, regenerate it
@@ -30,6 +32,7 @@ Sources
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from hostsetup.model import Finding, Remedy, State
@@ -37,7 +40,9 @@ from hostsetup.model import Finding, Remedy, State
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hostsetup.facts.boot import Boot
     from hostsetup.facts.cmdline import Cmdline
+    from hostsetup.facts.pci_tree import Pci
 
 ID = "cmdline.acs_override"
 SOURCE = "https://docs.kernel.org/admin-guide/kernel-parameters.html"
@@ -46,23 +51,30 @@ NAMES = {"pcie_acs_override", "pci_acs_override"}
 _PASSTHROUGH = {"vfio_pci.ids", "vfio_iommu_type1.allow_unsafe_interrupts"}
 
 
-def judge(cmdline: Cmdline) -> Iterator[Finding]:
-    """Warn when the parameter is running or configured."""
+def judge(cmdline: Cmdline, boot: Boot | None = None, pci: Pci | None = None) -> Iterator[Finding]:
+    """Warn when the parameter is running, configured or generated."""
     running = _found(cmdline.running, NAMES)
     configured = _found(cmdline.configured, NAMES)
+    entry = next((one for one in (boot.entries if boot else ()) if _found(one.line.words, NAMES)), None)
+    held = tuple(gpu.address for gpu in pci.gpus if gpu.driver == "vfio-pci") if pci else ()
+    late = "not running now" if cmdline.running is not None else "the running line is not known"
     if running:
-        yield _warn(cmdline, running, f"{' '.join(running)}: {_effect(cmdline, running)}", "proc-cmdline")
+        yield _warn(cmdline, running, f"{' '.join(running)}: {_effect(cmdline, running)}", "proc-cmdline", held)
     elif configured:
-        late = "not running now" if cmdline.running is not None else "the running line is not known"
-        yield _warn(cmdline, configured, f"{' '.join(configured)} in GRUB's defaults, {late}", "etc-default-grub")
+        saw = f"{' '.join(configured)} in GRUB's defaults, {late}"
+        yield _warn(cmdline, configured, saw, "etc-default-grub", held)
+    elif entry is not None:
+        words = _found(entry.line.words, NAMES)
+        yield _warn(cmdline, words, f"{' '.join(words)} in {entry.where}, {late}", "boot-files", held)
     elif cmdline.running is None:
         yield Finding(State.UNKNOWN, saw="GRUB's defaults do not hold it, but the running boot line is not known")
     else:
         yield Finding(State.PASS, saw="no ACS override on the boot line")
 
 
-def _found(words: tuple[str, ...] | None, names: set[str]) -> tuple[str, ...]:
-    return tuple(word for word in words or () if word.partition("=")[0].replace("-", "_") in names)
+def _found(given: tuple[str, ...] | None, names: set[str]) -> tuple[str, ...]:
+    words = takewhile(lambda word: word != "--", given or ())
+    return tuple(word for word in words if word.partition("=")[0].replace("-", "_") in names)
 
 
 def _effect(cmdline: Cmdline, words: tuple[str, ...]) -> str:
@@ -76,9 +88,9 @@ def _effect(cmdline: Cmdline, words: tuple[str, ...]) -> str:
     return "ignored by mainline kernels; a patched one pretends isolation"
 
 
-def _warn(cmdline: Cmdline, words: tuple[str, ...], saw: str, probe: str) -> Finding:
-    vfio = _found(cmdline.running, _PASSTHROUGH)
-    more = f"; the host is set up for passthrough ({' '.join(vfio)})" if vfio else ""
+def _warn(cmdline: Cmdline, words: tuple[str, ...], saw: str, probe: str, held: tuple[str, ...]) -> Finding:
+    vfio = (*_found(cmdline.running, _PASSTHROUGH), *(f"vfio-pci holds {address}" for address in held[:8]))
+    more = f"; the host is set up for passthrough ({', '.join(vfio)})" if vfio else ""
     log = tuple(f"dmesg: {line}" for line in (cmdline.log or ())[:3])
     return Finding(
         State.WARN,
