@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
@@ -16,6 +16,8 @@ PROBES = (
     Probe("hostname", "hostname || uname -n"),
     Probe("getent", 'getent ahosts "$(hostname || uname -n)"'),
     Probe("etc-hosts", "cat /etc/hosts"),
+    # what elastic agents publish; asking a name server may take its time
+    Probe("fqdn", 'f=$(hostname -f) && echo "$f" && getent ahosts "$f"', timeout_s=15),
 )
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
@@ -25,18 +27,27 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 class Names:
     """`addresses`: what `hostname` resolves to on the host; empty: nothing. `source`: the probe that says so.
 
-    `hosts_lines`: the lines of /etc/hosts that hold the name.
+    `hosts_lines`: the lines of /etc/hosts that hold the name. `fqdn`, `fqdn_addresses`: the full name, and what it
+    resolves to; empty: not known.
     """
 
     hostname: str
     addresses: tuple[str, ...]
     source: str
     hosts_lines: tuple[str, ...] = ()
+    fqdn: str = ""
+    fqdn_addresses: tuple[str, ...] = ()
 
     @property
     def loopback(self) -> tuple[str, ...]:
         """Return those addresses that no other host can reach."""
         return tuple(address for address in self.addresses if ipaddress.ip_address(address).is_loopback)
+
+    @property
+    def fqdn_is_loopback(self) -> bool:
+        """Whether the full name leads to the host itself alone."""
+        told = [ipaddress.ip_address(address).is_loopback for address in self.fqdn_addresses]
+        return bool(told) and all(told)
 
 
 def parse_hostname(text: str) -> str:
@@ -50,6 +61,12 @@ def parse_hostname(text: str) -> str:
 def parse_getent(text: str) -> tuple[str, ...]:
     """Read `getent ahosts NAME`: the distinct addresses, in order."""
     return tuple(dict.fromkeys(_address(line.split()[0]) for line in text.splitlines() if line.strip()))
+
+
+def parse_fqdn(text: str) -> tuple[str, tuple[str, ...]]:
+    """Read the full name on a line of its own, then `getent ahosts` of it."""
+    name, _, rest = text.strip().partition("\n")
+    return parse_hostname(name), parse_getent(rest)
 
 
 def parse_hosts(text: str) -> Mapping[str, tuple[str, ...]]:
@@ -75,6 +92,18 @@ def _address(text: str) -> str:
 
 def read(evidence: Evidence) -> Known[Names] | Unknown:
     """Return the name and its addresses: as the resolver says, else as /etc/hosts does."""
+    found = _read(evidence)
+    reply = evidence.answer("fqdn")
+    if isinstance(found, Unknown) or isinstance(reply, Unknown):
+        return found
+    try:
+        fqdn, addresses = parse_fqdn(reply.text)
+    except ValueError:
+        return found
+    return Known(replace(found.value, fqdn=fqdn, fqdn_addresses=addresses))
+
+
+def _read(evidence: Evidence) -> Known[Names] | Unknown:
     hosts: Mapping[str, tuple[str, ...]] = {}
     answer = evidence.answer("etc-hosts")
     if not isinstance(answer, Unknown):
