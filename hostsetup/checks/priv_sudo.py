@@ -12,7 +12,8 @@ Why it matters to training
 How we tell
     `sudo -n` starts the very shell that the audit uses for its root commands; `sudo -n true` would pass under rules that
     allow nothing else. Rules that allow single commands such as lspci are used where they exist, and still get this
-    warning, because the other commands stay out of reach.
+    warning, because the other commands stay out of reach. The finding names the questions that are asked as root; those
+    that were refused leave their checks unknown.
 
 What to do
     Audit as root, or give the account a rule of its own, checked by visudo:
@@ -32,6 +33,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from hostsetup import host
 from hostsetup.facts.privilege import Sudo
 from hostsetup.model import Finding, Remedy, State
 
@@ -59,9 +61,10 @@ def judge(privilege: Privilege) -> Iterator[Finding]:
     user = shlex.quote(privilege.user or str(privilege.uid))
     rule = f"{user} ALL=(ALL) NOPASSWD: ALL"
     missing = privilege.sudo is Sudo.MISSING
+    asked = ", ".join(sorted(probe.name for probe in host.PROBES if probe.root))
     yield Finding(
         State.WARN,
-        saw=f"{_SAW[privilege.sudo]} for {privilege.user or privilege.uid}; what only root may read stays unknown",
+        saw=f"{_SAW[privilege.sudo]} for {privilege.user or privilege.uid}; what only root may read stays unknown ({asked})",
         wanted="root, or `sudo -n` for any command",
         remedy=Remedy(
             "Audit as root (this host has no sudo)." if missing else "Let the account use sudo without a password.",
