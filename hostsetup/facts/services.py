@@ -33,7 +33,14 @@ UNITS = (
         "sge.service",
     ),
     *("display-manager.service", "unattended-upgrades.service", "apt-daily-upgrade.timer", "dnf-automatic.timer"),
-    *("dnf-automatic-install.timer", "packagekit.service", "irqbalance.service", "tuned.service", "opensm.service"),
+    *(
+        "dnf-automatic-install.timer",
+        "dnf5-automatic.timer",
+        "packagekit.service",
+        "irqbalance.service",
+        "tuned.service",
+        "opensm.service",
+    ),
 )
 _WANTED = "-p Id -p LoadState -p ActiveState -p UnitFileState -p LimitMEMLOCK -p LimitNOFILE"
 PROBES = (Probe("services", f"systemctl show {_WANTED} {' '.join(UNITS)}"),)
