@@ -12,8 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOOLS = (
-    *("lspci", "setpci", "lscpu", "ethtool", "ip", "ss", "ping", "nvidia-smi", "docker", "nvidia-ctk"),
-    *("ibv_devinfo", "ibstat", "rdma", "chronyc", "timedatectl", "journalctl", "systemctl", "timeout", "setsid"),
+    *("lspci", "lscpu", "ethtool", "ip", "ss", "ping", "nvidia-smi", "docker", "nvidia-ctk"),
+    *(
+        "ibv_devinfo",
+        "ibstat",
+        "rdma",
+        "chronyc",
+        "timedatectl",
+        "journalctl",
+        "systemctl",
+        "timeout",
+        "setsid",
+        "setpci",
+    ),
 )
 # names of kernel threads hold a slash, hundreds of them; busybox has an lspci and an ip of its own, which print something else
 PROBES = (
