@@ -13,7 +13,7 @@ How we tell
     stands; `lspci -k` also lists modules that merely could drive a device, and those are not looked at. A GPU that nouveau,
     nova_core or vfio-pci holds, or none while nvidia is not loaded, fails. Without nvidia_uvm or /dev/nvidia-uvm it is a
     warning, for the first CUDA program of root loads it. Device nodes are tried as the user who asked: one that may not be
-    opened fails. nouveau that is loaded beside nvidia and holds no GPU is only told, as is nvidia_peermem. Whether the
+    opened fails. Where nvidia-smi lists GPUs and the kernel shows no module, as in WSL, that is only told. nouveau that is loaded beside nvidia and holds no GPU is only told, as is nvidia_peermem. Whether the
     libraries fit the module is asked by gpu.driver.mismatch. A host without NVIDIA GPUs is skipped.
 
 What to do
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostsetup.facts.gpu_modules import GpuModules
+    from hostsetup.facts.gpus import Gpu
     from hostsetup.facts.kernel_log import KernelLog
     from hostsetup.facts.pci_tree import Pci
 
@@ -95,9 +96,17 @@ def skip(pci: Pci) -> str:
     return nvidia.absent(pci)
 
 
-def judge(gpu_modules: GpuModules, pci: Pci | None = None, kernel_log: KernelLog | None = None) -> Iterator[Finding]:
+def judge(
+    gpu_modules: GpuModules,
+    pci: Pci | None = None,
+    kernel_log: KernelLog | None = None,
+    gpus: tuple[Gpu, ...] = (),
+) -> Iterator[Finding]:
     """Fail where CUDA cannot reach a GPU, warn where containers may not, and tell what is loaded."""
     logged = tuple(f"dmesg: {line[:300]}" for line in (kernel_log.find(_REFUSED) if kernel_log else ())[-3:])
+    if gpus and "nvidia" not in gpu_modules.loaded and gpu_modules.bound is not None:
+        yield Finding(State.INFO, saw=f"nvidia-smi lists {len(gpus)} GPUs, and the kernel shows no module nvidia: WSL?")
+        return
     held = list(_held(gpu_modules, pci))
     bad = [*held, *_missing(gpu_modules, logged, held=bool(held)), *_nodes(gpu_modules)]
     if bad:

@@ -83,13 +83,16 @@ def parse_banner(text: str) -> Driver:
 
 def read(evidence: Evidence, gpus: tuple[Gpu, ...] | None = None) -> Known[Driver] | Unknown:
     """Return the driver as the kernel tells it, or else as nvidia-smi does."""
+    version = next((gpu.driver_version for gpu in gpus or () if gpu.driver_version), "")
     reply = evidence.answer("nvidia-driver")
     if isinstance(reply, Reply):
         try:
-            return Known(parse_driver(reply.text))
+            driver = parse_driver(reply.text)
         except ValueError as error:
             reply = Unknown(f"`nvidia-driver`: {error}")
-    version = next((gpu.driver_version for gpu in gpus or () if gpu.driver_version), "")
+        else:
+            if driver.loaded or not version:
+                return Known(driver)
     if version:
         return Known(Driver(loaded=version, source="nvidia-smi-gpus"))
     for probe in ("nvidia-smi-q", "nvidia-smi"):
@@ -98,7 +101,7 @@ def read(evidence: Evidence, gpus: tuple[Gpu, ...] | None = None) -> Known[Drive
         except (KeyError, ValueError):
             continue
         return Known(Driver(loaded=banner.loaded, source=probe))
-    return reply
+    return reply if isinstance(reply, Unknown) else Unknown("no version of a driver is told")
 
 
 def tell(driver: Driver) -> dict[str, Any]:

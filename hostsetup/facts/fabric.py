@@ -37,6 +37,7 @@ _REPORT = {
     "fabric.clusterUuid": "Fabric/ClusterUUID",
     "fabric.cliqueId": "Fabric/CliqueId",
 }
+_NO_FIELD = re.compile(r"not a valid field", re.IGNORECASE)  # a driver that does not know fabrics yet
 _NOTHING = frozenset({"", "n/a", "not supported"})
 _MAX_DEVICES = 100
 
@@ -53,7 +54,7 @@ class GpuFabric:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """`gpus`: by index; None: the driver did not tell. `switches`: NVSwitches that the driver runs, None: not known.
+    """`gpus`: by index; None: the driver did not tell; empty: it is too old to know of fabrics. `switches`: NVSwitches that the driver runs, None: not known.
 
     `manager_version`: of the installed fabric manager. `uptime_s`: None: not known.
     """
@@ -120,6 +121,8 @@ def read(evidence: Evidence) -> Known[Fabric] | Unknown:
     if isinstance(told, Unknown):
         told = _saved(evidence) or told
     gpus = None if isinstance(told, Unknown) else {index: gpu_fabric(fields) for index, fields in told.items()}
+    if isinstance(told, Unknown) and _NO_FIELD.search(told.reason):
+        gpus, told = {}, {}
     reply = evidence.answer("nvswitch")
     try:
         host = parse_nvswitch(reply.text) if isinstance(reply, Reply) else None
