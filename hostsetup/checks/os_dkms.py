@@ -23,7 +23,7 @@ How to undo
 
 Sources
     https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
-    https://github.com/dell/dkms
+    https://github.com/dkms-project/dkms
 """
 
 from __future__ import annotations
