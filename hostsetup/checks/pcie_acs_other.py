@@ -56,15 +56,20 @@ _KINDS = {
 }
 
 
-def skip(pci: Pci, cpu: Cpu | None = None) -> str:
-    """Spare virtual machines."""
+def skip(pci: Pci, acs: Acs | None = None, cpu: Cpu | None = None) -> str:
+    """Spare virtual machines, and hosts without GPUs and RDMA NICs that show no word."""
     if (cpu is not None and cpu.hypervisor) or (cpu is None and pci.virtual):
         return "a virtual machine: its PCI tree is not the machine's"
+    if not pci.gpus and not pci.rdma_nics and not (acs and (any(acs.words.values()) or acs.loose)) and not pci.excerpt:
+        return "no GPU and no RDMA NIC"
     return ""
 
 
 def judge(pci: Pci, acs: Acs) -> Iterator[Finding]:
     """Remark on every bit that is set where pcie.acs.redirect does not look."""
+    if pci.excerpt:
+        yield Finding(State.UNKNOWN, saw="an unprivileged listing that shows no bridge: nothing of ACS is in it")
+        return
     splits = {port for pair in pci.pairs() if pair.shared for port in pair.ports}
     words = {port: word for port, word in acs.words.items() if word}
     redirecting = [port for port, word in words.items() if word & REDIRECTS and port not in splits]

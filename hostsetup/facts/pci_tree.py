@@ -138,6 +138,13 @@ class Pci:
             return "a platform with DirectNIC"
         return ""
 
+    @property
+    def excerpt(self) -> bool:
+        """Whether this is an unprivileged listing of some devices, without any bridge: it shows nothing of the host."""
+        functions = self.functions.values()
+        bridges = any(function.class_code.startswith("06") for function in functions)
+        return bool(functions) and not bridges and all(f.source == "lspci-vvv" and not f.acs_absent for f in functions)
+
     def below(self, bridge: str) -> tuple[Function, ...]:
         """Return the functions behind a bridge that are no bridges themselves."""
         return tuple(f for f in self.functions.values() if bridge in f.parents and not f.is_bridge)
