@@ -42,7 +42,7 @@ UNITS = (
         "opensm.service",
     ),
 )
-_WANTED = "-p Id -p LoadState -p ActiveState -p UnitFileState -p LimitMEMLOCK -p LimitNOFILE"
+_WANTED = "-p Id -p LoadState -p ActiveState -p UnitFileState -p LimitMEMLOCK -p LimitNOFILE -p LimitNOFILESoft"
 PROBES = (Probe("services", f"systemctl show {_WANTED} {' '.join(UNITS)}"),)
 _LINE = re.compile(r"([A-Za-z]+)=(.*)")
 
