@@ -23,7 +23,7 @@ _TYPES = {"identity": PASS, "DMA": TRANSLATE, "DMA-FQ": TRANSLATE}
 _DEFAULT = re.compile(r"iommu: Default domain type: (Passthrough|Translated)", re.IGNORECASE)
 _USED = re.compile(r"Using passthrough mode|Hardware identity mapping", re.IGNORECASE)
 _FAULT = re.compile(r"IO_PAGE_FAULT|DMAR: \[DMA (?:Read|Write)|arm-smmu.*(?:F_TRANSLATION|Unhandled context fault)")
-_INACTIVE = re.compile(r"(?:AMD-Vi|DMAR|iommu).*\bdisabled\b|DMAR: IOMMU disabled", re.IGNORECASE)
+_INACTIVE = re.compile(r"DMAR: IOMMU disabled|AMD-Vi: (?:AMD )?IOMMU disabled", re.IGNORECASE)
 _NAMES = frozenset({"iommu", "intel_iommu", "amd_iommu", "iommu.passthrough"})
 
 
@@ -105,7 +105,9 @@ def _logged(lines: tuple[str, ...], faults: tuple[str, ...]) -> str:
     for line in lines:
         if found := _DEFAULT.search(line):
             return PASS if found[1].lower() == "passthrough" else TRANSLATE
-    return PASS if any(_USED.search(line) for line in lines) else ""
+    if any(map(_USED.search, lines)):
+        return PASS
+    return OFF if any(map(_INACTIVE.search, lines)) else ""
 
 
 def tell(iommu: Iommu) -> dict[str, Any]:

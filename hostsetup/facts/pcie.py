@@ -50,12 +50,13 @@ exit 0""",
 _FIELD = re.compile(r"([0-9a-f:]+\.[0-7])/([a-z_/]{1,40}):(.{0,200})", re.ASCII)
 _BAR = re.compile(r"(\d{1,2}):0x([0-9a-f]{16}) 0x([0-9a-f]{16}) 0x([0-9a-f]{16})", re.ASCII)
 _GTS = re.compile(r"(\d{1,3}(?:\.\d)?) ?GT/s", re.ASCII)
-_COUNT = re.compile(r"(\w{1,40}) (\d{1,20})", re.ASCII)
+_COUNT = re.compile(r"(\w[\w ]{0,39}) (\d{1,20})", re.ASCII)
 _LNK = re.compile(r"Lnk(Cap|Sta):.*?\bSpeed (?P<speed>[^,]*), Width x(?P<width>\d{1,2})\b", re.ASCII)
 _REGION = re.compile(
     r"Region (?P<bar>[0-5]): Memory at (?P<at>\S+) \((?P<kind>[^)]*)\).*\[size=(?P<size>\d{1,4})(?P<unit>[KMGT]?)\]",
     re.ASCII,
 )
+_MOST_KINDS = 64
 _MEMORY, _PREFETCH, _UNSET, _BARS = 0x200, 0x2000, 0x20000000, 6
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _AER = {"aer_dev_correctable": "correctable", "aer_dev_nonfatal": "nonfatal", "aer_dev_fatal": "fatal"}
@@ -115,6 +116,8 @@ def parse_sysfs_pcie(text: str) -> Pcie:
     for line in filter(None, map(str.rstrip, lines[1:])):
         if (name := line.removeprefix("iommu ")) != line:
             iommus.append(name[:40])
+            if len(iommus) > MAX_FUNCTIONS:
+                raise ValueError("more IOMMUs than any machine has")
         elif (found := _FIELD.fullmatch(line)) and len(ports) < MAX_FUNCTIONS:
             address = full_address(found[1])
             ports[address] = _with(ports.get(address, Port()), found[2], found[3])
@@ -138,7 +141,7 @@ def _with(port: Port, name: str, value: str) -> Port:
         case "max_link_width":
             return replace(port, link=replace(port.link, max_width=_width(value)))
         case "resource":
-            return replace(port, bars=(*port.bars, *_bar(value)))
+            return replace(port, bars=(*port.bars, *_bar(value))[:_BARS])
         case "aer_dev_correctable" | "aer_dev_nonfatal" | "aer_dev_fatal":
             return _counted(port, _AER[name], value)
     raise ValueError("a file that was not asked for")
@@ -172,6 +175,8 @@ def _counted(port: Port, severity: str, text: str) -> Port:
         raise ValueError("a counter of errors that is no number")
     if found[1].startswith("TOTAL_"):
         return replace(port, errors={**port.errors, severity: int(found[2])})
+    if len(port.kinds) >= _MOST_KINDS:
+        raise ValueError("more kinds of errors than PCIe has")
     return replace(port, kinds={**port.kinds, f"{severity} {found[1]}": int(found[2])})
 
 
