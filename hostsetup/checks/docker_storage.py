@@ -13,8 +13,8 @@ How we tell
     The driver and the folder (Docker Root Dir) from `docker info`; what is mounted there and how full it is from
     /proc/mounts and df. overlay2, overlayfs (of the containerd image store), btrfs and zfs are fine, fuse-overlayfs is
     what rootless engines use. With GPUs less than 50 GB free is a failure: our judgement, for one CUDA image and what its
-    load needs. Without GPUs that is a warning, and less than 5 GB a failure. 95 % used is a failure everywhere. We do not
-    measure how much the images take.
+    load needs. Without GPUs that is a warning, and less than 5 GB a failure. 5 % free or less is a failure everywhere; what
+    is kept for root alone does not count as free. We do not measure how much the images take.
 
 What to do
     See what takes the room: `docker system df`. `docker image prune` removes images without a name; volumes of old runs
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 ID = "docker.storage"
 SOURCE = "https://docs.docker.com/engine/storage/drivers/select-storage-driver/"
-FREE, LEAST, USED = f"{ID}.free_gb", f"{ID}.least_gb", f"{ID}.used_percent"
+FREE, LEAST, SHARE = f"{ID}.free_gb", f"{ID}.least_gb", f"{ID}.free_percent"
 EXPECTS = {
     FREE: Want(float, "GB that should be free where the engine keeps its data; less fails on hosts with GPUs", 50.0),
     LEAST: Want(float, "GB that must be free there on any host", 5.0),
-    USED: Want(float, "percent of that file system in use from which on it is full", 95.0),
+    SHARE: Want(float, "percent of that file system that must be free", 5.0),
 }
 _GOOD = frozenset({"overlay2", "overlayfs", "btrfs", "zfs", "fuse-overlayfs", "stargz", "nydus"})
 _BAD = {
@@ -141,16 +141,16 @@ def _same(mount: Mount, disks: Disks) -> Disk | None:
 def _room(docker: Docker, disk: Disk | str, expect: Expect, *, gpus: bool) -> Finding:
     if isinstance(disk, str):
         return Finding(State.UNKNOWN, saw=f"how much room the engine has is not known: {disk}")
-    used, free = 100 - disk.free_percent, disk.free / _GB
-    saw = f"{free:.1f} GB free, {used:.0f} % used" + (f" of {disk.path}" if disk.path != docker.root_dir else "")
-    enough, least = (expect.number(name) or 0.0 for name in (FREE, LEAST))
-    full = used >= (expect.number(USED) or 100.0)
+    free = disk.free / _GB
+    saw = f"{free:.1f} GB free, {disk.free_percent:.0f} % of {disk.device or disk.path}"
+    enough, least, share = (expect.number(name) or 0.0 for name in (FREE, LEAST, SHARE))
+    full = disk.free_percent <= share
     if free >= enough and not full:
         return Finding(State.PASS, saw=saw)
     wanted = (
-        f"less than {expect.number(USED):g} % used ({expect.origin(USED)})"
+        f"more than {share:g} % free ({expect.origin(SHARE)})"
         if full
-        else f"{enough:g} GB or more ({expect.origin(FREE)})"
+        else f"{enough:g} GB or more free ({expect.origin(FREE)})"
     )
     return Finding(
         State.FAIL if full or gpus or free < least else State.WARN,
