@@ -112,8 +112,9 @@ def _default(host: DockerHost, docker: Docker | None, expect: Expect) -> Finding
     """Return what a plain `docker run` gives, where that is little or not known; nothing where there is no engine."""
     if docker is None or docker.absent:
         return None
-    if host.config is None:
-        return Finding(State.INFO, saw=f"the engine's default is not known: {host.path}: {host.fault}; {_LAUNCH}")
+    if host.config is None or docker.rootless:
+        why = "a rootless engine has a file of its own" if docker.rootless else f"{host.path}: {host.fault}"
+        return Finding(State.INFO, saw=f"the engine's default is not known: {why}; {_LAUNCH}")
     given = _ENGINES_OWN if host.shm_bytes is None else host.shm_bytes
     least = (expect.whole(DEFAULT) or 0) * _MIB
     if given >= least:

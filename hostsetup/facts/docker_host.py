@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hostsetup.facts.disks import Disk, parse_df
@@ -18,7 +18,8 @@ from hostsetup.model import Evidence, Known, Probe, Unknown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_FILES = "/etc/docker/daemon.json /var/snap/docker/current/config/daemon.json"
+_USUAL = "/etc/docker/daemon.json"
+_FILES = f"{_USUAL} /var/snap/docker/current/config/daemon.json"
 _SECRETS = (
     r"s#://[^/@\" ]*@#://***@#g",
     r"s#(token|password|secret|auth)([^\",: =]*(\" *: *\"|=))[^\", ]*#\1\2***#g",
@@ -36,6 +37,10 @@ for f in {_FILES}; do
 done
 p=
 [ -r /var/run/docker.pid ] && read -r p </var/run/docker.pid
+if [ -z "$p" ]; then # another --pidfile; containers may run engines of their own
+  n=$(readlink /proc/self/ns/pid)
+  for q in $(pidof dockerd 2>/dev/null); do [ "$(readlink "/proc/$q/ns/pid" 2>/dev/null)" != "$n" ] || p=$q; done
+fi
 if [ -n "$p" ] && [ -d "/proc/$p" ]; then
   printf 'argv '
   tr '\0\n' '  ' <"/proc/$p/cmdline" | head -c 8000 | hide
@@ -147,7 +152,9 @@ def parse_docker_host(text: str) -> DockerHost:
             enforcing = found[1] == "1"
     if not argv or not argv[0].rpartition("/")[2].startswith("dockerd"):
         argv, limits = (), {}  # the file of its number outlived the engine
-    return DockerHost(config, path, fault, argv, limits, enforcing, _shm(lines))
+    told = DockerHost(config, path, fault, argv, limits, enforcing, _shm(lines))
+    other = next(told.flags("config-file"), path or _USUAL)
+    return told if other == (path or _USUAL) else replace(told, config=None, path=other, fault="it was not read")
 
 
 def _file(lines: list[str]) -> tuple[str, str]:
