@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hostsetup import checks, host, scrub
+from hostsetup import checks, host, profiles, scrub
 from hostsetup.model import Evidence, State
 from orchestrate import evidence as store
 from orchestrate import site
@@ -44,8 +44,8 @@ def judge(found: Iterable[Evidence], choice: Choice) -> Audit:
     visits = [store.visit(one) for one in found]
     built_in = checks.built_in()
 
-    def expect(facts: HostFacts | None) -> Expect:  # noqa: ARG001 - platforms will have a say here
-        return built_in.over(choice.site.expect, choice.site.name)
+    def expect(facts: HostFacts | None) -> Expect:
+        return profiles.expect_for(facts, built_in).over(choice.site.expect, choice.site.name)
 
     accept = {**choice.site.accept, **choice.accept}
     findings = checks.run(fleet, only=choice.only or None, skip=choice.skip, accept=accept, expect=expect)

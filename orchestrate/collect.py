@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import secrets
 import time
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 from hostsetup import host as known_host
 from hostsetup import script
 from hostsetup.model import Evidence, Reply
-from orchestrate import remote
+from orchestrate import descriptors, remote
 from orchestrate.errors import OperatorError, RemoteError, UsageError
+from orchestrate.fan_out import WINDOW
 from orchestrate.ssh import config
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 CONNECT_S = 15.0
 MOST_BYTES = 32 << 20  # of one host's answers; an honest host sends a few hundred thousand
-_SAMPLES = 3
+_SAMPLES, _QUICK_S = 3, 0.1
 _GRACE_S = 5.0  # a host's own deadline comes first, and keeps what it had sent
+_AGAIN = frozenset({"closed", "proxy"})
+_PAUSE_S = (0.5, 2.0)
 _DATE = re.compile(rb"[0-9]{1,12}(\.[0-9]{1,9}|\.%?N)?")
 
 
@@ -48,7 +52,11 @@ def collect(
 
     hosts = tuple(hosts)
     remote.fan_out(
-        hosts, lambda host: ask(host, timeout_s=timeout_s), deadline_s=timeout_s + _GRACE_S, on_result=settle
+        hosts,
+        lambda host: ask(host, timeout_s=timeout_s),
+        deadline_s=timeout_s + _GRACE_S,
+        window=descriptors.room_for(WINDOW),
+        on_result=settle,
     )
     return tuple(found[host.name] for host in hosts)
 
@@ -57,7 +65,7 @@ def ask(host: Host, *, timeout_s: float) -> Evidence:
     """Return one host's evidence within `timeout_s` seconds; raise no RemoteError, for that is an answer as well."""
     start = time.monotonic()
     try:
-        shell = remote.connect(host, timeout_s=min(CONNECT_S, timeout_s))
+        shell, before = _reach(host, timeout_s)
     except RemoteError as error:
         return _out_of_reach(host, error, time.monotonic() - start)
     replies: dict[str, Reply] = {}
@@ -77,7 +85,30 @@ def ask(host: Host, *, timeout_s: float) -> Evidence:
     if missing and not broken:
         broken = f"{len(missing)} probes were not answered: {', '.join(missing[:5])}"
     elapsed_s = time.monotonic() - start
-    return Evidence(host.name, {"ssh": _ssh("ok", host, elapsed_s, error=broken), **replies})
+    return Evidence(host.name, {"ssh": _ssh("ok", host, elapsed_s, detail=before, error=broken), **replies})
+
+
+def _reach(host: Host, timeout_s: float) -> tuple[Shell, str]:
+    """Return a connection, and what went wrong with the first attempt, if it took two.
+
+    Only a connection that was dropped before the login is tried again, once: an sshd, or a jump host's, that has too many
+    unfinished logins (MaxStartups) drops some at random. Whatever else a host says is its answer.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        return remote.connect(host, timeout_s=min(CONNECT_S, timeout_s)), ""
+    except RemoteError as error:
+        pause_s = random.uniform(*_PAUSE_S)  # noqa: S311 - spreads logins, hides no secret
+        left_s = deadline - time.monotonic() - pause_s
+        if error.outcome not in _AGAIN or left_s < 1:
+            raise
+        first = error
+    time.sleep(pause_s)
+    try:
+        return remote.connect(host, timeout_s=min(CONNECT_S, left_s)), f"at the second attempt; the first: {first.what}"
+    except RemoteError as error:
+        what = f"{error.what} (twice)" if error.what == first.what else f"{error.what} (at first: {first.what})"
+        raise RemoteError(error.outcome, what, where=error.where, next_step=error.next_step) from error
 
 
 def _run(shell: Shell, program: bytes, timeout_s: float) -> tuple[bytes, str]:
@@ -95,16 +126,22 @@ def _run(shell: Shell, program: bytes, timeout_s: float) -> tuple[bytes, str]:
 
 
 def _clock(shell: Shell) -> Reply:
-    """Sample the host's clock over the open connection: a line is local time before, remote time, local time after."""
+    """Sample the host's clock over the open connection: a line is local time before, remote time, local time after.
+
+    A quick exchange is asked once; one that takes its time, and so leaves much unsaid, up to three times.
+    """
     lines = []
-    done = None
     for _ in range(_SAMPLES):
         before = time.time()
         done = shell.run("date +%s.%N", timeout_s=10, max_bytes=1000)
         after = time.time()
-        if remote_time := _DATE.fullmatch(done.stdout.strip().rpartition(b"\n")[2]):
-            lines.append(f"{before:.6f} {remote_time[0].decode()} {after:.6f}\n")
-    return Reply("".join(lines).encode(), done.stderr if done else b"", done.exit_code if done else None)
+        remote_time = _DATE.fullmatch(done.stdout.strip().rpartition(b"\n")[2])
+        if remote_time is None:
+            break
+        lines.append(f"{before:.6f} {remote_time[0].decode()} {after:.6f}\n")
+        if after - before < _QUICK_S:
+            break
+    return Reply("".join(lines).encode(), done.stderr, done.exit_code)
 
 
 def _out_of_reach(host: Host, error: OperatorError, elapsed_s: float) -> Evidence:

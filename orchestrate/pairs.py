@@ -14,8 +14,9 @@ from hostsetup import host as known_host
 from hostsetup import script
 from hostsetup.facts.net import training_address
 from hostsetup.model import Evidence, Known, Reply
-from orchestrate import pairing, remote
+from orchestrate import descriptors, pairing, remote
 from orchestrate.errors import OperatorError, RemoteError
+from orchestrate.fan_out import WINDOW
 from orchestrate.pairing import Place
 
 if TYPE_CHECKING:
@@ -78,7 +79,13 @@ def try_pairs(
         probe = pairing.probe(places[host.name], peers, ports, every=len(places) - 1, trust=trust)
         return _ask(host, script.build((probe,), mark := secrets.token_hex(16)), mark, timeout_s)
 
-    remote.fan_out([there[name] for name in places], work, deadline_s=timeout_s + 5, on_result=settle)
+    remote.fan_out(
+        [there[name] for name in places],
+        work,
+        deadline_s=timeout_s + 5,
+        window=descriptors.room_for(WINDOW),
+        on_result=settle,
+    )
     return tuple(
         replace(one, replies={**one.replies, "peers": replies[one.host]}) if one.host in replies else one
         for one in found

@@ -231,8 +231,15 @@ def test_nothing_happens_when_a_module_is_imported(path):
     assert [ast.unparse(node) for node in body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)] == []
 
 
+def length_of(text):
+    """Lines of code: the page of a check, its docstring, is a document and may be as long as it needs."""
+    first = ast.parse(text).body[:1]
+    page = first[0].end_lineno if first and isinstance(first[0], ast.Expr) else 0
+    return len(text.splitlines()) - page
+
+
 def test_files_are_short():
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in files()}
+    lengths = {str(path.relative_to(ROOT)): length_of(path.read_text("utf-8")) for path in files()}
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
     assert statistics.median(length for length in lengths.values()) < MEDIAN_FILE
 

@@ -66,7 +66,8 @@ def skip(access: Access) -> str:
 def judge(access: Access) -> Iterator[Finding]:
     """Fail with the class of the error."""
     if not access.failed:
-        yield Finding(State.PASS, saw="this machine itself" if access.local else "connected and logged in")
+        how = f", {access.detail}" if access.detail else ""
+        yield Finding(State.PASS, saw="this machine itself" if access.local else f"connected and logged in{how}")
         return
     yield Finding(
         State.FAIL,

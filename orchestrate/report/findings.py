@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hostsetup.host import HostFacts
     from hostsetup.model import Finding
     from orchestrate.evidence import Visit
 
 SCHEMA = "muster.preflight/1"
+_ORDER = ("check", "state", "scope", "hosts", "subject", "saw", "wanted", "remedy", "evidence", "source")
 
 MEANING = {
     "pass": "nothing was found that is wrong",
@@ -38,20 +39,21 @@ class Audit:
 
 
 def as_json(audit: Audit) -> str:
-    """Return the report for programs (schema muster.preflight/1)."""
-    return json.dumps(
-        {
-            "schema": SCHEMA,
-            "verdict": audit.verdict,
-            "hosts": [asdict(visit) for visit in audit.visits],
-            "facts": audit.facts,
-            "findings": [_finding(finding) for finding in audit.findings],
-        },
-        indent=2,
-    )
+    """Return the report for programs (schema muster.preflight/1), a line for each host and each finding."""
+    hosts = _lines(json.dumps(asdict(visit)) for visit in audit.visits)
+    facts = _lines(f"{json.dumps(name)}: {json.dumps(told)}" for name, told in audit.facts.items())
+    findings = _lines(json.dumps(_finding(finding)) for finding in audit.findings)
+    head = f'"schema": {json.dumps(SCHEMA)},\n  "verdict": {json.dumps(audit.verdict)}'
+    return f'{{\n  {head},\n  "hosts": [{hosts}],\n  "facts": {{{facts}}},\n  "findings": [{findings}]\n}}'
+
+
+def _lines(items: Iterable[str]) -> str:
+    """Return items a line each; Python's own indenting costs more than judging what it indents."""
+    told = ",\n    ".join(items)
+    return f"\n    {told}\n  " if told else ""
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    told = asdict(finding)
-    order = ("check", "state", "scope", "hosts", "subject", "saw", "wanted", "remedy", "evidence", "source")
-    return {key: told[key] for key in order}
+    told: dict[str, Any] = {key: getattr(finding, key) for key in _ORDER}
+    told["remedy"] = asdict(finding.remedy) if finding.remedy is not None else None
+    return told

@@ -25,7 +25,7 @@ _OF_A_CHANNEL = {
 }
 
 
-class Transport(paramiko.Transport):
+class Transport(paramiko.Transport):  # type: ignore[misc]  # paramiko has no types
     """paramiko's transport, with the order of its messages kept where they leave: there they are sent one by one."""
 
     def __init__(self, sock: Any, **options: Any) -> None:
