@@ -163,6 +163,9 @@ def run(
 
 
 def _on_host(check: Check, facts: HostFacts, expect: Expect, hosts: int) -> Iterator[Finding]:
+    if check.id != REACHABLE and (check.judge is not None or hosts > 1) and _out_of_reach(facts):
+        yield Finding(State.UNKNOWN, saw=_why(facts, Unknown("")))
+        return
     reason = _spared(check, facts, expect)
     if reason:
         yield Finding(State.SKIP, saw=reason)
@@ -222,11 +225,13 @@ def _known(judge: Callable[..., object], facts: HostFacts, expect: Expect) -> di
     return values
 
 
-def _why(facts: HostFacts, slot: Unknown) -> str:
+def _out_of_reach(facts: HostFacts) -> bool:
     access = facts.access
-    if isinstance(access, Known) and access.value.failed:
-        return f"the host was not reached ({access.value.outcome})"
-    return slot.reason
+    return isinstance(access, Known) and access.value.failed
+
+
+def _why(facts: HostFacts, slot: Unknown) -> str:
+    return f"the host was not reached ({facts.access.value.outcome})" if _out_of_reach(facts) else slot.reason  # type: ignore[union-attr]
 
 
 def _on_fleet(check: Check, fleet: Mapping[str, HostFacts], expect: Expect) -> tuple[Finding, ...]:
@@ -238,7 +243,9 @@ def _on_fleet(check: Check, fleet: Mapping[str, HostFacts], expect: Expect) -> t
     known = {
         host: values
         for host, facts in fleet.items()
-        if not _spared(check, facts, expect) and not isinstance(values := _known(judge, facts, expect), Finding)
+        if not _out_of_reach(facts)
+        and not _spared(check, facts, expect)
+        and not isinstance(values := _known(judge, facts, expect), Finding)
     }
     if len(known) < 2:
         return ()  # the single hosts say why
