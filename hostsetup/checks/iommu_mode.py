@@ -79,15 +79,15 @@ def skip(pci: Pci | None = None, cpu: Cpu | None = None) -> str:
 
 
 def judge(
+    iommu: Iommu,
     expect: Expect,
-    iommu: Iommu | None = None,
     pci: Pci | None = None,
     cmdline: Cmdline | None = None,
     topology: Topology | None = None,
     cpu: Cpu | None = None,
 ) -> Iterator[Finding]:
     """Say what happens to the devices, and whether that breaks transfers between them."""
-    if iommu is None:
+    if iommu.active is None and not iommu.default:
         yield _only_asked(cmdline)
         return
     devices = [] if pci is None else [device.address for device in (*pci.gpus, *pci.rdma_nics)]

@@ -68,7 +68,7 @@ def read(
         else {}
     )
     if pcie is None or pcie.iommus is None:
-        if not default:
+        if not default and cmdline is None:
             return Unknown("neither sysfs, nor the running boot line, nor the kernel's log tell what the IOMMU does")
         return Known(Iommu(False if default == OFF else None, {}, default, asked, faults, lines))
     devices: dict[str, str] = {}
