@@ -71,7 +71,7 @@ def parse_fqdn(text: str) -> tuple[str, tuple[str, ...]]:
 
 def parse_hosts(text: str) -> Mapping[str, tuple[str, ...]]:
     """Read /etc/hosts: address to names, in the file's order; lines that begin with no address are not entries."""
-    entries: dict[str, tuple[str, ...]] = {}
+    entries: dict[str, list[str]] = {}
     for line in text.splitlines():
         words = line.partition("#")[0].split()
         if not words:
@@ -80,10 +80,10 @@ def parse_hosts(text: str) -> Mapping[str, tuple[str, ...]]:
             address = _address(words[0])
         except ValueError:
             continue
-        entries[address] = entries.get(address, ()) + tuple(words[1:])
+        entries.setdefault(address, []).extend(words[1:])
     if text.strip() and not entries and not all(line.lstrip()[:1] in {"", "#"} for line in text.splitlines()):
         raise ValueError("not a hosts file: no line begins with an address")
-    return entries
+    return {address: tuple(names) for address, names in entries.items()}
 
 
 def _address(text: str) -> str:

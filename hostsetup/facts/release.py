@@ -16,7 +16,7 @@ PROBES = (
     Probe("uname", "uname -a && { getconf GNU_LIBC_VERSION 2>/dev/null || :; }"),
 )
 _PAIR = re.compile(r"\s*([A-Z][A-Z0-9_]*)=(.*)", re.ASCII)
-_KERNEL = re.compile(r"\d+\.\d[A-Za-z0-9._+~-]*", re.ASCII)
+_KERNEL = re.compile(r"\d{1,9}\.\d[A-Za-z0-9._+~-]*", re.ASCII)
 _MACHINES = re.compile(r"x86_64|amd64|i[3-6]86|aarch64|arm64|armv\w+|ppc64(le)?|s390x|riscv64|loongarch64", re.ASCII)
 _LIBC = re.compile(r"glibc \d+\.\d+", re.ASCII)
 

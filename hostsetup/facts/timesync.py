@@ -17,9 +17,9 @@ if command -v ntpq >/dev/null; then ntpq -c 'rv 0 leap,stratum' 2>&1; fi
 exit 0""",
     ),
 )
-_SYSTEMD = re.compile(r"^(?:NTPSynchronized=|\s*System clock synchronized: )(yes|no)\s*$", re.MULTILINE)
-_CHRONY = re.compile(r"^Leap status\s*: *(.+?)\s*$", re.MULTILINE)
-_REFERENCE = re.compile(r"^Reference ID\s*: *(.+?)\s*$", re.MULTILINE)
+_SYSTEMD = re.compile(r"^(?:NTPSynchronized=|[ \t]*System clock synchronized: )(yes|no)[ \t]*$", re.MULTILINE)
+_CHRONY = re.compile(r"^Leap status[ \t]*: *(\S.*)$", re.MULTILINE)
+_REFERENCE = re.compile(r"^Reference ID[ \t]*: *(\S.*)$", re.MULTILINE)
 _NTPQ = re.compile(r"\bleap=(\d\d)\b|\bleap_(none|add_sec|del_sec|alarm)\b", re.ASCII)
 _LOCAL = re.compile(r"7F7F01\d\d|127\.127\.1\.\d|\(LOCAL\)", re.IGNORECASE)
 
