@@ -124,13 +124,17 @@ def judge_fleet(
     net: Mapping[str, Net], endpoint: Mapping[str, Endpoint], docker_objects: Mapping[str, Objects] | None = None
 ) -> Iterator[Finding]:
     """Fail where a bridge of one host holds the address of another."""
+    addresses = {peer: ipaddress.ip_address(one.address) for peer, one in endpoint.items()}
+    inside: dict[tuple[Subnet, ...], dict[str, str]] = {}  # engines share their defaults: each is looked for once
     for host, one in net.items():
         for (name, interface), subnets in _bridges(one, (docker_objects or {}).get(host)).items():
-            lost = {
-                peer: other.address
-                for peer, other in endpoint.items()
-                if peer != host and any(ipaddress.ip_address(other.address) in subnet for subnet in subnets)
-            }
+            if subnets not in inside:
+                inside[subnets] = {
+                    peer: str(address)
+                    for peer, address in addresses.items()
+                    if any(address in subnet for subnet in subnets)
+                }
+            lost = {peer: address for peer, address in inside[subnets].items() if peer != host}
             if lost:
                 yield _lost(host, name, interface, subnets, lost)
 

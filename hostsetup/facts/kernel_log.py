@@ -33,6 +33,11 @@ class KernelLog:
 
     text: str = field(default="", repr=False, compare=False)  # all lines in lower case
 
+    def holds(self, *words: str) -> bool:
+        """Return whether one of these words, in lower case, is anywhere in the log."""
+        text = self.text or "\n".join(self.lines).lower()
+        return any(word in text for word in words)
+
     def find(self, pattern: Pattern[str]) -> tuple[str, ...]:
         """Return the lines in which a pattern is found."""
         words = needles(pattern)

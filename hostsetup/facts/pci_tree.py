@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ class Pair:
         return f"{self.a.address} <-> {self.b.address}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pci:
     """All functions of a host, by full address.
 
@@ -113,17 +114,17 @@ class Pci:
     functions: Mapping[str, Function]
     loose: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def gpus(self) -> tuple[Function, ...]:
         """The GPUs in bus order, which is also the driver's order."""
         return self._sorted("is_gpu")
 
-    @property
+    @cached_property
     def rdma_nics(self) -> tuple[Function, ...]:
         """The RDMA NICs in bus order."""
         return self._sorted("is_rdma_nic")
 
-    @property
+    @cached_property
     def virtual(self) -> bool:
         """Whether there are devices that only a virtual machine has."""
         return any(function.vendor in VIRTUAL for function in self.functions.values())

@@ -84,4 +84,5 @@ def _note(event: SwitchEvent, line: str, text: str) -> None:
 
 def read(kernel_log: KernelLog) -> Known[SxidLog]:
     """Return the SXids of this boot."""
-    return Known(SxidLog(sxids_in(kernel_log.lines), kernel_log.whole, len(kernel_log.lines)))
+    told = sxids_in(kernel_log.lines) if kernel_log.holds("sxid") else ()
+    return Known(SxidLog(told, kernel_log.whole, len(kernel_log.lines)))

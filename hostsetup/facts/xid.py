@@ -150,7 +150,8 @@ def when(line: str) -> str:
 
 def read(kernel_log: KernelLog) -> Known[XidLog]:
     """Return the Xids of this boot."""
-    return Known(XidLog(xids_in(kernel_log.lines), kernel_log.whole, len(kernel_log.lines)))
+    told = xids_in(kernel_log.lines) if kernel_log.holds("nvrm", "off the bus") else ()
+    return Known(XidLog(told, kernel_log.whole, len(kernel_log.lines)))
 
 
 def tell(xid: XidLog) -> list[int]:
