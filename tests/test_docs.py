@@ -125,6 +125,12 @@ def test_every_subsystem_key_preset_and_exit_code_is_told():
     assert [code for code in Exit if f"| {code.value} |" not in TEXTS["README.md"]] == []
 
 
+def test_the_picture_of_the_house_shows_every_room():
+    rooms = [*ROOT.glob("hostsetup/*.py"), *ROOT.glob("hostsetup/facts/*.py"), *ROOT.glob("orchestrate/*.py")]
+    words = set(re.findall(r"\w+", TEXTS["ARCHITECTURE.md"]))
+    assert [path.name for path in rooms if path.stem.strip("_") not in words | {"init", "main"}] == []
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_prose_is_plain(name):
     assert [found[0] for found in NOISE.finditer(TEXTS[name])] == []
