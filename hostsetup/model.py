@@ -5,6 +5,7 @@ Every word here is a value; nothing in this file or in its package reads a file,
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 MISSING = (126, 127)  # what a shell says of a command that it cannot run
 LATE = (124, 137)  # what `timeout`, and our own script, say of a command that ran too long
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 
 
 class State(StrEnum):
@@ -54,13 +56,24 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """Standard output as text: invalid UTF-8 replaced, CRLF and lone CR turned into newlines."""
-        return self.stdout.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        """Standard output as text: invalid UTF-8 replaced, CRLF and lone CR turned into newlines.
+
+        What a terminal, an editor or a web page adds when somebody saves an output is taken out: colours, a byte order
+        mark, blanks that do not break.
+        """
+        return _text(self.stdout)
 
     @property
     def error_text(self) -> str:
         """Standard error as text, like `text`."""
-        return self.stderr.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        return _text(self.stderr)
+
+
+def _text(raw: bytes) -> str:
+    wide = raw[:2] in {b"\xff\xfe", b"\xfe\xff"}  # Windows saves text so
+    text = raw.decode("utf-16" if wide else "utf-8", "replace").removeprefix("\ufeff")
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\xa0", " ")
+    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +81,9 @@ class Evidence:
     """All that is known of one host before anything is read into it.
 
     A probe that is absent from `replies` was not asked, or its answer was lost on the way. Besides the probes of
-    `facts/`, two names come from the collector itself and are saved and judged like the rest: `ssh` (JSON: the outcome
-    of connecting) and `clock` (samples of local and remote time).
+    `facts/`, some names come from the collector itself and are saved and judged like the rest: `ssh` (JSON: the outcome
+    of connecting), `inventory` (JSON: what the hosts file says), `clock` (samples of local and remote time), `peers` (what
+    the host found when it tried its peers) and `active` (what it measured under load).
     """
 
     host: str
