@@ -85,7 +85,14 @@ def ask(host: Host, *, timeout_s: float) -> Evidence:
     if missing and not broken:
         broken = f"{len(missing)} probes were not answered: {', '.join(missing[:5])}"
     elapsed_s = time.monotonic() - start
-    return Evidence(host.name, {"ssh": _ssh("ok", host, elapsed_s, detail=before, error=broken), **replies})
+    told = {"ssh": _ssh("ok", host, elapsed_s, detail=before, error=broken), "inventory": _listed(host)}
+    return Evidence(host.name, {**told, **replies})
+
+
+def _listed(host: Host) -> Reply:
+    """Return the reply `inventory`: what the hosts file says of the host."""
+    said = {"slots": host.slots, "addr": host.address, "iface": host.iface, "spare": host.spare}
+    return Reply(json.dumps(said).encode() + b"\n")
 
 
 def _reach(host: Host, timeout_s: float) -> tuple[Shell, str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from hostsetup import host as known_host
 from hostsetup import script
-from hostsetup.facts.net import training_address
 from hostsetup.model import Evidence, Known, Reply
 from orchestrate import descriptors, pairing, remote
 from orchestrate.errors import OperatorError, RemoteError
@@ -31,19 +30,13 @@ _CONNECT_S = 15.0
 _LATE = 124
 
 
-def place(host: Host, facts: HostFacts) -> Place | None:
-    """Return where peers find a host: as hosts.txt says, else as the host itself shows; None: nowhere."""
-    if host.address or host.iface:
-        found = training_address(facts.net.value, host.address, host.iface) if isinstance(facts.net, Known) else None
-        address = found.address if found else host.address
-    else:
-        address = facts.endpoint.value.address if isinstance(facts.endpoint, Known) else None
-    try:
-        told = ipaddress.ip_address(address or "")
-    except ValueError:
+def place(name: str, facts: HostFacts) -> Place | None:
+    """Return where peers find a host; None: nowhere."""
+    if not isinstance(facts.endpoint, Known):
         return None
     named = facts.names.value.hostname if isinstance(facts.names, Known) else ""
-    return None if told.is_loopback else Place(host.name, told, named)
+    told = ipaddress.ip_address(facts.endpoint.value.address)
+    return None if told.is_loopback else Place(name, told, named)
 
 
 def try_pairs(
@@ -61,9 +54,7 @@ def try_pairs(
     """
     facts = {one.host: known_host.read(one) for one in found}
     there = {host.name: host for host in hosts if not host.local}
-    places = {
-        name: where for name, host in there.items() if name in facts and (where := place(host, facts[name])) is not None
-    }
+    places = {name: where for name in there if name in facts and (where := place(name, facts[name])) is not None}
     if len(places) < 2:
         return tuple(found)
     chosen = pairing.pairs(tuple(places))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from hostsetup.expect import Expect, Value
     from hostsetup.facts.gpus import Gpu
+    from hostsetup.facts.listed import Listed
     from hostsetup.facts.pci_tree import Pci
 
 ID = "gpu.inventory"
@@ -75,7 +76,7 @@ def skip(pci: Pci) -> str:
     return nvidia.absent(pci)
 
 
-def judge(gpus: tuple[Gpu, ...], expect: Expect) -> Iterator[Finding]:
+def judge(gpus: tuple[Gpu, ...], expect: Expect, listed: Listed | None = None) -> Iterator[Finding]:
     """Fail on no GPU and on what was not expected, warn of mixed models."""
     if not gpus:
         yield Finding(
@@ -86,7 +87,7 @@ def judge(gpus: tuple[Gpu, ...], expect: Expect) -> Iterator[Finding]:
             evidence=(f"{_PROBE}: No devices were found",),
         )
         return
-    bad = tuple(_unexpected(gpus, expect))
+    bad = (*_unexpected(gpus, expect), *_too_few(gpus, listed))
     models = Counter(nvidia.model(gpu.name) for gpu in gpus if gpu.name)
     if len(models) > 1 and expect.text(MODEL) is None:
         rare = min(models, key=lambda name: (models[name], name))
@@ -114,6 +115,15 @@ def judge(gpus: tuple[Gpu, ...], expect: Expect) -> Iterator[Finding]:
     yield from bad
 
 
+def _too_few(gpus: tuple[Gpu, ...], listed: Listed | None) -> Iterator[Finding]:
+    slots = listed.slots if listed is not None else None
+    if slots is not None and slots > len(gpus):
+        lines = tuple(_line(gpu) for gpu in gpus[:8])
+        yield Finding(
+            State.FAIL, _told(gpus), f"a GPU for each of slots={slots} in the hosts file", "", _MISSING, lines
+        )
+
+
 def _unexpected(gpus: tuple[Gpu, ...], expect: Expect) -> Iterator[Finding]:
     count, model, memory = expect.whole(COUNT), expect.text(MODEL), expect.whole(MEMORY)
     lines = tuple(_line(gpu) for gpu in gpus[:8])
@@ -129,13 +139,16 @@ def _unexpected(gpus: tuple[Gpu, ...], expect: Expect) -> Iterator[Finding]:
         yield Finding(State.WARN, saw, f"{memory} MiB ({expect.origin(MEMORY)})", off[0].subject, _MIXED, lines)
 
 
-def judge_fleet(gpus: Mapping[str, tuple[Gpu, ...]], expect: Expect) -> Iterator[Finding]:
-    """Fail where number or model differs from host to host, warn where memory does."""
+def judge_fleet(
+    gpus: Mapping[str, tuple[Gpu, ...]], expect: Expect, listed: Mapping[str, Listed] | None = None
+) -> Iterator[Finding]:
+    """Fail where number or model differs from host to host, warn where memory does; `slots=` decides a host's number."""
     some = {host: one for host, one in gpus.items() if one}
     if len(some) < 2:
         return
     if expect.whole(COUNT) is None:
-        counts = {host: str(len(one)) for host, one in some.items()}
+        free = {host for host in some if host not in (listed or {}) or (listed or {})[host].slots is None}
+        counts = {host: str(len(one)) for host, one in some.items() if host in free}
         yield from _told_apart(counts, "number of GPUs", State.FAIL, _MISSING)
     if expect.text(MODEL) is None:
         models = {host: names for host, one in some.items() if (names := _models(one))}

@@ -1,14 +1,19 @@
-"""Knows the address that peers use for a host where its inventory says nothing. Tries no address.
+"""Knows the address that peers use for a host, and the interface that carries it. Tries no address.
 
-It is the one that SSH came in on, as `orchestrate launch` takes it; else the one of the default route's interface.
+It is what the inventory says; else the one that SSH came in on, as `orchestrate launch` takes it; else the one of the
+default route's interface.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from typing import TYPE_CHECKING
 
 from hostsetup.facts.net import Endpoint, Net, training_address
 from hostsetup.model import Evidence, Known, Probe, Unknown
+
+if TYPE_CHECKING:
+    from hostsetup.facts.listed import Listed
 
 PROBES = (Probe("ssh-connection", 'printf "%s\\n" "$SSH_CONNECTION"'),)
 
@@ -21,8 +26,12 @@ def parse_ssh_connection(text: str) -> str:
     return str(ipaddress.ip_address(words[2].partition("%")[0]))
 
 
-def read(evidence: Evidence, net: Net) -> Known[Endpoint] | Unknown:
+def read(evidence: Evidence, net: Net, listed: Listed | None = None) -> Known[Endpoint] | Unknown:
     """Return the endpoint; unknown when no interface has an address that another host could reach."""
+    if listed is not None and (listed.address or listed.iface):
+        named = training_address(net, listed.address, listed.iface)
+        wanted = f"addr={listed.address}" if listed.address else f"iface={listed.iface}"
+        return Known(named) if named else Unknown(f"no interface has what the hosts file says: {wanted}")
     reply = evidence.answer("ssh-connection")
     login = None
     if not isinstance(reply, Unknown):

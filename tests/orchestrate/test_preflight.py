@@ -69,7 +69,10 @@ def test_a_live_audit_and_its_saved_evidence_give_the_same_report(sshd, call, tm
     assert set(report["findings"][0]) == {
         "check", "state", "scope", "hosts", "subject", "saw", "wanted", "remedy", "evidence", "source",
     }  # fmt: skip
-    assert {path.stem for path in (keep / "there").glob("*.txt")} == {"ssh", "clock", *(p.name for p in PROBES)}
+    assert {path.stem for path in (keep / "there").glob("*.txt")} == {
+        *("ssh", "clock", "inventory"),
+        *(p.name for p in PROBES),
+    }
 
 
 def test_an_unreachable_host_alone_leaves_the_answer_open(call, tmp_path):
