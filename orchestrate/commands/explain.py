@@ -17,8 +17,14 @@ Examples:
 """
 
 
+def ids(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the ids of checks that complete what was begun; in a list, its last word."""
+    head, comma, last = begun.rpartition(",")
+    return [f"{head}{comma}{check.id}" for check in checks.catalogue() if check.id.startswith(last)]
+
+
 @click.command(epilog=_EPILOG)
-@click.argument("name", metavar="[ID]", required=False)
+@click.argument("name", metavar="[ID]", required=False, shell_complete=ids)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def explain(name: str | None, as_json: bool) -> None:
     """Show the page of a check; without ID, the catalogue."""

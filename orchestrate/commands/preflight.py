@@ -13,6 +13,7 @@ from hostsetup import checks
 from orchestrate import audit as audits
 from orchestrate import evidence as store
 from orchestrate import site
+from orchestrate.commands.explain import ids
 from orchestrate.errors import UsageError
 from orchestrate.inventory import read_target
 from orchestrate.report import formats, progress, screen
@@ -60,9 +61,30 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 @click.option(
     "--scrub", is_flag=True, help="Replace names, addresses, UUIDs and serials, in what is saved and reported."
 )
-@click.option("--only", multiple=True, metavar="ID[,ID]", callback=_list, help="Judge these checks only; * is allowed.")
-@click.option("--skip", multiple=True, metavar="ID[,ID]", callback=_list, help="Leave these checks out; * is allowed.")
-@click.option("--accept", multiple=True, metavar="ID=REASON", callback=_reasons, help="Report these, but do not fail.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="ID[,ID]",
+    callback=_list,
+    shell_complete=ids,
+    help="Judge these checks only; * is allowed.",
+)
+@click.option(
+    "--skip",
+    multiple=True,
+    metavar="ID[,ID]",
+    callback=_list,
+    shell_complete=ids,
+    help="Leave these checks out; * is allowed.",
+)
+@click.option(
+    "--accept",
+    multiple=True,
+    metavar="ID=REASON",
+    callback=_reasons,
+    shell_complete=ids,
+    help="Report these, but do not fail.",
+)
 @click.option(
     "--baseline",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -169,6 +169,20 @@ def test_completion_offers_the_options_of_a_verb():
     assert "plain,--evidence" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("begun", "at", "offered"),
+    [
+        ("explain pcie.acs.red", "2", "plain,pcie.acs.redirect"),
+        ("preflight --only net.reach,net.fire", "3", "plain,net.reach,net.firewall"),
+        ("preflight --accept numa.np", "3", "plain,numa.nps"),
+    ],
+)
+def test_completion_offers_the_ids_of_checks(begun, at, offered):
+    words = {"_ORCHESTRATE_COMPLETE": "bash_complete", "COMP_WORDS": f"orchestrate {begun}", "COMP_CWORD": at}
+    done = subprocess.run(PROGRAM, env={**os.environ, **words}, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [offered]
+
+
 def test_explain_lists_every_check_and_shows_its_page(capsys):
     assert cli.run(["explain"]) == 0
     listed = capsys.readouterr().out
