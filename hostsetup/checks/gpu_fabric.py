@@ -13,11 +13,12 @@ How we tell
     no fabric. "In Progress" within five minutes after the boot is unknown, later a failure; the minutes can be set
     (`gpu.fabric.boot_grace_s`). "Not Started", and another status than Success, fail.
     The fabric manager is asked for only where the driver runs NVSwitches, on B200 and B300 boards (whose switches are no
-    devices of the driver), or where the states show a fabric and the unit is installed: PCIe cards and bridges need none, the compute trays of GB200 have their switches elsewhere, and in virtual
-    machines it runs on the host. There it must be active, even when all GPUs look well, and of the driver's version, for it
-    refuses to start with another. Boards with NVLink 5 (B200 and later) need the module ib_umad and the subnet manager
-    nvlsm beside it: a warning where either is missing.
-    In containers that run the fabric manager elsewhere, accept the finding: `--accept gpu.fabric=REASON`.
+    devices of the driver), or where the states show a fabric and the unit is installed: PCIe cards and bridges need none,
+    the compute trays of GB200 have their switches elsewhere, and in virtual machines it runs on the host. There it must be
+    active, even when all GPUs look well, and of the driver's version, for it refuses to start with another. GPUs that look
+    well beside a manager of which nothing is known leave the check unknown. Boards with NVLink 5 (B200 and later) need the
+    module ib_umad and the subnet manager nvlsm beside it: a warning where either is missing.
+    Where the manager runs in a container instead of a unit, accept the finding: `--accept gpu.fabric=REASON`.
 
 What to do
     Install the fabric manager of exactly the driver's version, enable it and start it. When the state stays "In Progress",
@@ -106,10 +107,12 @@ def judge(
             State.UNKNOWN, saw="NVSwitches, and no GPU that tells how far it is: the driver is too old to say"
         )
     else:
+        well = f"{len(fabric.states)} GPU{'s' * (len(fabric.states) > 1)}: Completed, Success"
         manager = f"; fabric manager {fabric.manager_version} runs" if switched and fabric.manager_version else ""
-        yield Finding(
-            State.PASS, saw=f"{len(fabric.states)} GPU{'s' * (len(fabric.states) > 1)}: Completed, Success{manager}"
-        )
+        if switched and services is None:
+            yield Finding(State.UNKNOWN, saw=f"{well}; whether {_UNIT} runs is not known")
+        else:
+            yield Finding(State.PASS, saw=f"{well}{manager}")
 
 
 def _switches(fabric: Fabric, pci: Pci | None) -> bool:
