@@ -82,20 +82,24 @@ def _evidence(values: Mapping[str, str], hosts: tuple[str, ...], probe: str) -> 
 def lower(
     values: Mapping[str, float], what: str, unit: str, *, remedy: Remedy, state: State = State.FAIL, probe: str = ""
 ) -> Iterator[Finding]:
-    """Yield one finding that names the hosts below the value that most hosts have; nothing when there is no majority.
+    """Yield one finding that names the hosts below the value that most hosts have.
 
-    For what may be better than elsewhere without harm, such as the speed of a link.
+    For what may be better than elsewhere without harm, such as the speed of a link. Where no value has the majority, as
+    among two hosts, nobody can say which is right: then a warning names those below the highest.
     """
-    top, most = Counter(values.values()).most_common(1)[0] if values else (0.0, 0)
-    below = {host: value for host, value in values.items() if value < top}
-    if not below or most * 2 <= len(values):
+    counts = Counter(values.values())
+    top, most = counts.most_common(1)[0] if values else (0.0, 0)
+    clear = most * 2 > len(values)
+    right = top if clear or not values else max(values.values())
+    below = {host: value for host, value in values.items() if value < right}
+    if not below:
         return
     told = {host: f"{value:g} {unit}".strip() for host, value in below.items()}
-    usual = f"{top:g} {unit}".strip()
+    usual = f"{right:g} {unit}".strip()
     yield Finding(
-        state,
-        saw=f"{_split(Counter(told.values()), what)}; {usual} on {_count(most)}",
-        wanted=f"{what}: {usual}, as on most hosts",
+        state if clear else State.WARN,
+        saw=f"{_split(Counter(told.values()), what)}; {usual} on {_count(counts[right])}",
+        wanted=f"{what}: {usual}, as on most hosts" if clear else f"the same {what} on every host",
         subject=what,
         remedy=remedy,
         evidence=_evidence(told, tuple(told), probe),

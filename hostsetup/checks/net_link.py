@@ -12,7 +12,8 @@ Why it matters to training
 How we tell
     sysfs of each running physical interface and bond: speed, duplex, carrier_changes, errors and packets, the bond's
     slaves with their MII status. Virtual NICs and links that are down read no speed, or -1: that is no speed at all, not a
-    slow one. Counters count from the boot on, so they are judged mildly: bringing a link up takes one or two changes,
+    slow one. The same interface is compared with that of the other hosts: the slower of two is a warning, for nobody can say
+    which is right. Counters count from the boot on, so they are judged mildly: bringing a link up takes one or two changes,
     and errors count from a share of 1 in 10 000 packets. An interface without addresses that is in no bond is not used and
     not judged. Wireless interfaces, bridges and virtual pairs are not judged either.
 

@@ -14,7 +14,7 @@ How we tell
     State, physical state, rate and link layer of each port from sysfs, or else from ibv_devinfo and `rdma link`. Ports
     that are DOWN are normal: second ports without a cable, cards with twelve ports of which few are used. So a DOWN
     port fails only where the site expects it (rdma.port.devices, rdma.port.count) or where most hosts have more active
-    ports. Left out are ports that manage NVSwitches (told by the card's product data, SW_MNG) and an Ethernet port that
+    ports; of two hosts, the one with fewer gets a warning. Left out are ports that manage NVSwitches (told by the card's product data, SW_MNG) and an Ethernet port that
     carries the default route beside a faster or an InfiniBand one: a management NIC knows RDMA, too. EFA says ACTIVE
     whatever its link does. Exact lists in NCCL_IB_HCA break where device names differ between hosts: that is a warning.
 

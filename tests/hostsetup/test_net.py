@@ -97,7 +97,9 @@ def test_the_slower_hosts_are_named_and_the_faster_are_not():
     (found,) = lower({"a": 25.0, "b": 10.0, "c": 25.0, "d": 100.0, "e": 25.0}, "speed", "Gb/s", remedy=remedy)
     assert isinstance(found, Finding)
     assert (found.state, found.hosts) == (State.FAIL, ("b",))
-    assert not list(lower({"a": 25.0, "b": 10.0}, "speed", "Gb/s", remedy=remedy))
+    (found,) = lower({"a": 25.0, "b": 10.0}, "speed", "Gb/s", remedy=remedy)
+    assert (found.state, found.hosts, found.wanted) == (State.WARN, ("b",), "the same speed on every host")
+    assert not list(lower({"a": 25.0, "b": 25.0}, "speed", "Gb/s", remedy=remedy))
     assert not list(lower({}, "speed", "Gb/s", remedy=remedy))
 
 
