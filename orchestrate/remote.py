@@ -62,7 +62,7 @@ class Remote:
                 execute(channel, wrapped(command), deadline)
                 return _pump(channel, stdin, (out, err), deadline, max_bytes)
             finally:
-                channel.close()
+                _close(channel)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise failures.lost(
                 error, self.host.name, self.route, bytes(out), late=time.monotonic() >= deadline
@@ -213,6 +213,17 @@ def _pump(
             channel.status_event.wait(_PAUSE_S)
         else:
             ready.poll(1000 * (_PAUSE_S if left else min(LINGER_S, deadline - now)))
+
+
+def _close(channel: paramiko.Channel) -> None:
+    """Close a channel that the host may still be filling.
+
+    paramiko's own thread would go on writing to the pipe of fileno() while that is closed: into nothing, which ends the
+    connection, or into whatever has got its number since, which may be another host's connection.
+    """
+    for buffer in (channel.in_buffer, channel.in_stderr_buffer):
+        buffer.set_event(threading.Event())
+    channel.close()
 
 
 def _feed(channel: paramiko.Channel, left: memoryview) -> memoryview:

@@ -55,6 +55,12 @@ def test_a_command_runs_and_its_exit_code_is_data(shell):
     assert (done.exit_code, done.stdout, done.stderr, done.truncated) == (7, b"out\n", b"err\n", False)
 
 
+def test_a_command_that_is_cut_off_while_it_talks_costs_no_connection(shell):
+    for _ in range(40):
+        assert shell.run("yes & yes >&2", max_bytes=1000).truncated
+    assert shell.run("echo still here").stdout == b"still here\n"
+
+
 def test_standard_input_of_several_megabytes_arrives_whole(shell):
     done = shell.run("cat | wc -c", stdin=b"x" * 5_000_000)
     assert done.stdout.strip() == b"5000000"
