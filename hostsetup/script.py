@@ -173,7 +173,8 @@ def parse(stream: bytes, mark: str) -> Mapping[str, Reply]:
             out, err = (_decode(found[part], found["how"])[:MAX_BYTES] for part in ("out", "err"))
         except ValueError:
             continue
-        replies.setdefault(found["name"].decode(), Reply(out, err, int(found["rc"])))
+        reply = Reply(out[:MAX_BYTES], err[:MAX_BYTES], int(found["rc"]))  # a host may not keep to the program
+        replies.setdefault(found["name"].decode(), reply)
     return replies
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROBES: tuple[Probe, ...] = ()  # the collector asks in a second exchange, when it knows every host's address
 
+MAX_PORTS = 64  # of one peer
 MAX_PEERS = 4096
 HEADER_BYTES = {4: 28, 6: 48}  # of IP and ICMP, which `ping -s` does not count
 
@@ -162,7 +163,8 @@ def _more(peer: Peer, key: str, value: str) -> Peer:
         match key:
             case "tcp":
                 port, answer = parse_tcp(value)
-                peer = replace(peer, ports={**peer.ports, port: answer})
+                if len(peer.ports) < MAX_PORTS:
+                    peer = replace(peer, ports={**peer.ports, port: answer})
             case "ping":
                 peer = replace(peer, ping=parse_ping(value))
             case "whole":

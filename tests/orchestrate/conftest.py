@@ -80,24 +80,42 @@ class Sshd:
         )
         return self.folder / "config"
 
+    def let_in(self, name, command=""):
+        """Make another key, which leads to one command alone if there is one; return its file."""
+        path = self.folder / name
+        forced = f'command="{command}" ' if command else ""
+        with (self.folder / "authorized").open("a") as file:
+            file.write(f"{forced}{' '.join(new_key(path))}\n")
+        return path
+
     def stop(self):
         self.process.terminate()
         self.process.wait(10)
 
 
-@pytest.fixture
-def sshd(tmp_path):
+def _sshds(folder):
     if not Path(SSHD).exists() or shutil.which("ssh-keygen") is None:
         pytest.skip("needs openssh-server")
     started = []
 
     def start(**options):
-        started.append(Sshd(tmp_path / f"sshd{len(started)}", options))
+        started.append(Sshd(folder / f"sshd{len(started)}", options))
         return started[-1]
 
     yield start
     for one in started:
         one.stop()
+
+
+@pytest.fixture
+def sshd(tmp_path):
+    yield from _sshds(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def lasting_sshd(tmp_path_factory):
+    """The same for all tests of a file."""
+    yield from _sshds(tmp_path_factory.mktemp("sshd"))
 
 
 @pytest.fixture(autouse=True)
