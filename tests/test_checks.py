@@ -1,5 +1,7 @@
 """Every check has its cases in tests/checks/<check>.toml: evidence in, states out."""
 
+import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -64,6 +66,26 @@ def wants(values):
     return {key: known[key].read(value) for key, value in values.items()}
 
 
+AS_ROOT = re.compile(
+    r"(usermod|hostnamectl|loginctl|u?mount|modprobe|setpci|dkms|apt-mark|firewall-cmd|swapoff|dmidecode|grubby|kernelstub"
+    r"|visudo|cpupower|tee|rm|sysctl -w|ip link set|timedatectl set-\w+|nvidia-ctk|systemctl (start|stop|restart|enable|disable)"
+    r"|nvidia-smi (-i \d+ )?-(-gpu-reset|pm|pl|c|e|mig|rac|rgc)|dmesg|mlx\w+|perfquery|sminfo|fuser)\b"
+)
+UNSAFE = re.compile(r"[`<]|\$\(|(^|sudo |systemctl )reboot|>(?!/dev/null)")
+
+
+def is_safe_to_paste(remedy):
+    """What needs root says so, with `sudo` and the flag; nothing reboots, expands a command or writes by redirection."""
+    assert not remedy.needs_reboot or remedy.needs_root or remedy.needs_firmware
+    for command in remedy.commands:
+        assert shlex.split(command)
+        bare = re.sub(r"'[^']*'", "''", command)
+        assert not UNSAFE.search(bare), command
+        for part in map(str.strip, re.split(r"[|;&]+", bare)):
+            assert not AS_ROOT.match(part), command
+            assert not part.startswith("sudo ") or remedy.needs_root, command
+
+
 CASES = [pytest.param(name, case, id=f"{name}: {case['name']}") for name in IDS for case in cases_of(name)]
 
 
@@ -93,6 +115,8 @@ def test_a_check_says_what_its_case_expects(name, case):
         if finding.state in {State.FAIL, State.WARN}:
             assert finding.wanted
             assert finding.remedy is not None
+        if finding.remedy is not None:
+            is_safe_to_paste(finding.remedy)
 
 
 @pytest.mark.parametrize("name", IDS)

@@ -176,10 +176,13 @@ def _not_generated(
             f"what the entries hold into {source}."
         )
         remove = f" --remove-args={_quoted(entry.line.words, extra)}" if extra else ""
-        remedy = Remedy(text, (f"grubby --update-kernel=ALL{add}{remove}",), needs_root=True, needs_reboot=True)
+        remedy = Remedy(text, (f"sudo grubby --update-kernel=ALL{add}{remove}",), needs_root=True, needs_reboot=True)
     elif "kernelstub" in source:
         remedy = Remedy(
-            "Run kernelstub, look at the entry, and reboot.", ("kernelstub -v",), needs_root=True, needs_reboot=True
+            "Run kernelstub, look at the entry, and reboot.",
+            ("sudo kernelstub -v",),
+            needs_root=True,
+            needs_reboot=True,
         )
     else:
         text = (

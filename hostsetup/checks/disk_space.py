@@ -153,7 +153,7 @@ def _read_only(mounts: Mounts | None, folders: tuple[str, ...]) -> Iterator[Find
                 subject=path,
                 remedy=Remedy(
                     "See the kernel log for the error that made it so; check the disk, then mount it again.",
-                    (f"mount -o remount,rw {shlex.quote(path)}",),
+                    (f"sudo mount -o remount,rw {shlex.quote(path)}",),
                     needs_root=True,
                 ),
                 evidence=(f"mounts: {mount.device} {path} {mount.kind} {','.join(mount.options)[:200]}",),

@@ -134,10 +134,10 @@ def _remedy(engine: Engine, user: str) -> Remedy:
             return Remedy("Install Docker Engine from your distribution or from Docker.", needs_root=True)
         case Engine.DENIED:
             text = "Add the user to the group docker, then log in anew; the group is as good as root."
-            return Remedy(text, (f"usermod -aG docker {user}",), needs_root=True)
+            return Remedy(text, (f"sudo usermod -aG docker {user}",), needs_root=True)
         case Engine.DOWN:
             text = "Start the engine; `journalctl -u docker` says why it does not stay up."
-            return Remedy(text, ("systemctl enable --now docker",), needs_root=True)
+            return Remedy(text, ("sudo systemctl enable --now docker",), needs_root=True)
         case Engine.PODMAN:
             return Remedy("Install Docker Engine; podman's imitation of it is not supported.", needs_root=True)
         case _:

@@ -87,7 +87,7 @@ def _flaw(shm: Disk, expect: Expect) -> tuple[str, Remedy] | None:
         text = "Give it half of the memory, and add the size to its line in /etc/fstab."
         return (
             f"{size:g} GiB or more ({expect.origin(HOST)})",
-            Remedy(text, ("mount -o remount,size=50% /dev/shm",), needs_root=True),
+            Remedy(text, ("sudo mount -o remount,size=50% /dev/shm",), needs_root=True),
         )
     if shm.free_percent < free:
         return (

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 ID = "docker.toolkit"
 SOURCE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
-_CONFIGURE = ("nvidia-ctk runtime configure --runtime=docker", "systemctl restart docker")
+_CONFIGURE = ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
 _INSTALL = Remedy(
     "Install nvidia-container-toolkit, tell the engine of it, and restart the engine.", _CONFIGURE, needs_root=True
 )
@@ -114,7 +114,7 @@ def _closed(docker: Docker, toolkit: Toolkit) -> Finding | None:
         wanted="no-cgroups = false, except for a rootless engine",
         remedy=Remedy(
             "Set it back; programs in containers otherwise end in NVML's Unknown Error.",
-            ("nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place",),
+            ("sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place",),
             needs_root=True,
         ),
         evidence=("nvidia-toolkit: no-cgroups = true",),
@@ -134,7 +134,7 @@ def _stale(docker: Docker, toolkit: Toolkit, driver: Driver | None) -> Iterator[
             wanted=f"a specification of driver {loaded}",
             subject=spec.path,
             remedy=Remedy(
-                "Make it anew.", ("nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",), needs_root=True
+                "Make it anew.", ("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",), needs_root=True
             )
             if spec.path == "/var/run/cdi/nvidia.yaml"
             else Remedy(f"Make it anew with nvidia-ctk cdi generate, or remove {spec.path}.", needs_root=True),

@@ -67,7 +67,7 @@ def judge(gpu_state: Gpus) -> Iterator[Finding]:
             continue
         remedy = Remedy(
             "Reset the clocks, unless they are held on purpose.",
-            (f"nvidia-smi -i {gpu.index} -rac", f"nvidia-smi -i {gpu.index} -rgc"),
+            (f"sudo nvidia-smi -i {gpu.index} -rac", f"sudo nvidia-smi -i {gpu.index} -rgc"),
             needs_root=True,
         )
         shown = gpu_state.evidence(gpu, _SET, _DEFAULT, _MAX, *_REASONS)

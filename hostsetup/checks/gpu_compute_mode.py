@@ -63,7 +63,7 @@ def judge(gpu_state: Gpus) -> Iterator[Finding]:
             saw=f"compute mode {mode[:40]}",
             wanted=_WANTED,
             subject=gpu.subject,
-            remedy=Remedy("Set the default mode.", (f"nvidia-smi -i {gpu.index} -c 0",), needs_root=True),
+            remedy=Remedy("Set the default mode.", (f"sudo nvidia-smi -i {gpu.index} -c 0",), needs_root=True),
             evidence=(gpu_state.evidence(gpu, _FIELD),),
             scope="gpu",
         )

@@ -54,7 +54,6 @@ _MISMATCH = re.compile(r"NVRM: API mismatch:")
 _HAS = re.compile(r"the version (\d{1,5}(?:\.\d{1,5}){1,3})", re.ASCII)
 _REBOOT = Remedy(
     "Drain the host and reboot it, then hold the driver's packages: an unattended upgrade is the usual cause.",
-    ("sudo reboot",),
     needs_root=True,
     needs_reboot=True,
 )
@@ -77,7 +76,7 @@ def judge(
     told = tuple(line for line in smi_health.said if _SAID.search(line)) if smi_health else ()
     if told:
         named = [found[1] for line in smi_health.said if (found := _LIBRARY.search(line))] if smi_health else []
-        versions = f": {_versions(loaded, tuple(named) or libraries)}" if loaded or named else ""
+        versions = f": {_versions(loaded, tuple(dict.fromkeys(named)) or libraries)}" if loaded or named else ""
         yield _fail(f"nvidia-smi: driver/library version mismatch{versions}", told)
         return
     refused = _refused(kernel_log.lines) if kernel_log and gpus is None else None

@@ -60,6 +60,9 @@ _SRAM, _THRESHOLD = "ecc.errors.uncorrected.aggregate.sram", "ecc.errors.uncorre
 _DATA_CENTRE = re.compile(r"\b(Tesla|[VAHBL]\d{2,3}[A-Z]?|GH200|GB[23]00|P100|T4)\b", re.ASCII)
 _WANTED = "ECC on and no uncorrectable error"
 _RESET = "End the jobs and reset the GPU or reboot, then audit again; if errors return, have the GPU replaced."
+_WATCH = Remedy(
+    "Nothing now: compare gpu.row_remap, and the count with that of the next audit; one that grows is a board to replace."
+)
 
 
 def skip(pci: Pci | None = None, gpu_state: Gpus | None = None) -> str:
@@ -105,11 +108,11 @@ def _errors(gpu: Gpu, repair: Gpu | None, expect: Expect) -> tuple[State, str, R
     if sram is not None and limit is not None and sram > limit:
         return State.FAIL, f"{sram:.0f} uncorrectable SRAM errors, more than {limit}", Remedy("Have the GPU replaced.")
     counts = gpu.number(_VOLATILE), gpu.number(_AGGREGATE)
-    reset = Remedy(_RESET, (f"nvidia-smi --gpu-reset -i {gpu.index}",), needs_root=True)
+    reset = Remedy(_RESET, (f"sudo nvidia-smi --gpu-reset -i {gpu.index}",), needs_root=True)
     if counts[0]:
         return State.FAIL, f"{counts[0]:.0f} uncorrectable errors since the driver started", reset
     if counts[1]:
-        return State.WARN, f"{counts[1]:.0f} uncorrectable errors over its life, none since the driver started", reset
+        return State.WARN, f"{counts[1]:.0f} uncorrectable errors over its life, none since the driver started", _WATCH
     return None
 
 
@@ -120,7 +123,7 @@ def _mode(gpu: Gpu, mode: str, usual: str, expect: Expect) -> tuple[State, str, 
         wish = True
     text = "Set the mode and reboot."
     remedy = Remedy(
-        text, (f"nvidia-smi -i {gpu.index} -e {0 if wish is False else 1}",), needs_root=True, needs_reboot=True
+        text, (f"sudo nvidia-smi -i {gpu.index} -e {0 if wish is False else 1}",), needs_root=True, needs_reboot=True
     )
     if wish is not None and on != wish:
         return State.WARN, f"ECC {'on' if on else 'off'}" + (f" on {gpu.name[:60]}" if gpu.name else ""), remedy
@@ -129,7 +132,7 @@ def _mode(gpu: Gpu, mode: str, usual: str, expect: Expect) -> tuple[State, str, 
         return (
             State.WARN,
             f"ECC {mode.lower()}, {pending.lower()} after the next reset",
-            Remedy("Reboot.", needs_reboot=True),
+            Remedy("Reboot the host.", needs_root=True, needs_reboot=True),
         )
     if mode != usual:
         return State.WARN, f"ECC {mode.lower()}, {usual.lower()} on most GPUs of this host", remedy

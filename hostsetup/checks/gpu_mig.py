@@ -82,6 +82,6 @@ def judge(gpu_state: Gpus) -> Iterator[Finding]:
 def _remedy(gpu: Gpu) -> Remedy:
     return Remedy(
         "End what runs on the GPU, switch MIG off, reset the GPU where the change stays pending; reboot if it is refused.",
-        (f"nvidia-smi -i {gpu.index} -mig 0", f"nvidia-smi --gpu-reset -i {gpu.index}"),
+        (f"sudo nvidia-smi -i {gpu.index} -mig 0", f"sudo nvidia-smi --gpu-reset -i {gpu.index}"),
         needs_root=True,
     )

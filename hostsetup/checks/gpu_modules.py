@@ -63,7 +63,6 @@ _NOUVEAU = Remedy(
     (
         "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
         "if command -v update-initramfs; then sudo update-initramfs -u; else sudo dracut --force; fi",
-        "sudo reboot",
     ),
     needs_root=True,
     needs_reboot=True,

@@ -72,6 +72,6 @@ def judge(gpu_state: Gpus, services: Services | None = None) -> Iterator[Finding
 def _remedy(services: Services | None) -> Remedy:
     if services is not None and not services.loaded(_SERVICE):
         return Remedy(
-            "Switch it on after each boot, or install nvidia-persistenced.", ("nvidia-smi -pm 1",), needs_root=True
+            "Switch it on after each boot, or install nvidia-persistenced.", ("sudo nvidia-smi -pm 1",), needs_root=True
         )
-    return Remedy("Let nvidia-persistenced run.", (f"systemctl enable --now {_SERVICE}",), needs_root=True)
+    return Remedy("Let nvidia-persistenced run.", (f"sudo systemctl enable --now {_SERVICE}",), needs_root=True)

@@ -101,7 +101,7 @@ def _remedy(gpu: Gpu, wanted: float) -> Remedy:
     text = (
         "Set the limit, unless it is lower on purpose; where the enforced limit is the lower one, check power cables."
     )
-    return Remedy(text, (f"nvidia-smi -i {gpu.index} -pl {wanted:g}",), needs_root=True)
+    return Remedy(text, (f"sudo nvidia-smi -i {gpu.index} -pl {wanted:g}",), needs_root=True)
 
 
 def _span(limits: Sequence[float]) -> str:

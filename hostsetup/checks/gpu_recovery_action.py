@@ -90,5 +90,5 @@ def _remedy(gpu: Gpu, action: str) -> Remedy:
         return Remedy("End the jobs and reboot the host.", needs_root=True, needs_reboot=True)
     if "reset" in action:
         text = "End the jobs on the GPU and reset it; where there are NVSwitches, reset all GPUs together."
-        return Remedy(text, (f"nvidia-smi --gpu-reset -i {gpu.index}",), needs_root=True)
+        return Remedy(text, (f"sudo nvidia-smi --gpu-reset -i {gpu.index}",), needs_root=True)
     return Remedy("End the jobs of all GPUs that exchange data with this one, then look again.")

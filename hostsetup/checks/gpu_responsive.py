@@ -63,7 +63,7 @@ _HARD = {8, 10, 15}
 _REBOOT = Remedy(
     "Save the kernel log, drain the host and reboot it; cut its power when a GPU does not come back. Killing the hanging "
     "processes does not help.",
-    ("sudo journalctl -k -b --no-pager | grep -E 'NVRM|nvidia'", "sudo reboot"),
+    ("sudo journalctl -k -b --no-pager | grep -E 'NVRM|nvidia'",),
     needs_root=True,
     needs_reboot=True,
 )

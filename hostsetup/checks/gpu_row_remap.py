@@ -79,7 +79,7 @@ def _trouble(gpu: Gpu, limit: int | None) -> tuple[State, str, Remedy | None] | 
     replace = Remedy("Run the vendor's field diagnostics and have the GPU replaced.")
     reset = Remedy(
         "End the jobs, then reset the GPU (with NVSwitches: all GPUs) or reboot.",
-        (f"nvidia-smi --gpu-reset -i {gpu.index}",),
+        (f"sudo nvidia-smi --gpu-reset -i {gpu.index}",),
         needs_root=True,
     )
     failure, pending = gpu.yes(_FAILURE), gpu.yes(_PENDING)

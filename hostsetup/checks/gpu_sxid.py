@@ -51,7 +51,7 @@ _MAX_FINDINGS = 64
 _LINKS = 8
 _FATAL = Remedy(
     "End all jobs, reset all GPUs and NVSwitches together, restart the fabric manager; if that is refused, reboot.",
-    ("nvidia-smi --gpu-reset", "systemctl restart nvidia-fabricmanager"),
+    ("sudo nvidia-smi --gpu-reset", "sudo systemctl restart nvidia-fabricmanager"),
     needs_root=True,
 )
 _WATCH = Remedy("Watch whether it returns; if it does, reset GPUs and switches, then have the link's hardware checked.")

@@ -201,10 +201,12 @@ _RESET = "End the jobs on the GPU and reset it; where there are NVSwitches, rese
 
 def _remedy(event: Event, address: str) -> Remedy:
     kind = Kind.LOST if event.number is None else kind_of(event.number)
-    reset = (f"nvidia-smi --gpu-reset -i {address}",) if address else ()
+    reset = (f"sudo nvidia-smi --gpu-reset -i {address}",) if address else ()
     match kind:
         case Kind.CABLE:
-            return Remedy("Take the host out; connect the auxiliary power cable of the GPU.", needs_reboot=True)
+            return Remedy(
+                "Take the host out; connect the auxiliary power cable of the GPU.", needs_root=True, needs_reboot=True
+            )
         case Kind.LOST:
             text = "Power-cycle the host; if it returns, check power cables, seating and slot, then replace the GPU."
             return Remedy(text, needs_root=True, needs_reboot=True)
@@ -221,10 +223,11 @@ def _remedy(event: Event, address: str) -> Remedy:
             text = f"{_RESET} On A100 reboot. If gpu.row_remap still fails, have the GPU replaced."
             return Remedy(text, reset, needs_root=True)
         case Kind.RECOVERY if event.action:
-            reboot = "reboot" in event.action.lower()
+            action = event.action.lower()
+            reboot = "reboot" in action
             return Remedy(
                 f"The driver recommends: {event.action}. Another Xid of this GPU says why.",
-                () if reboot else reset,
+                reset if "reset" in action and not reboot else (),
                 needs_root=True,
                 needs_reboot=reboot,
             )

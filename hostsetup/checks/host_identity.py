@@ -99,7 +99,7 @@ def _same_names(identity: Mapping[str, Identity]) -> Iterator[Finding]:
             subject="same host name",
             remedy=Remedy(
                 "Give each host a name of its own, then log in anew.",
-                ("hostnamectl set-hostname NAME",),
+                ("sudo hostnamectl set-hostname NAME",),
                 needs_root=True,
             ),
             evidence=_lines(hosts, identity, "hostname"),
@@ -141,7 +141,7 @@ def _same_ids(identity: Mapping[str, Identity]) -> Iterator[Finding]:
                 subject="same machine id",
                 remedy=Remedy(
                     "Give all but one of them a new machine id, then reboot them.",
-                    ("rm -f /etc/machine-id /var/lib/dbus/machine-id", "systemd-machine-id-setup"),
+                    ("sudo rm -f /etc/machine-id /var/lib/dbus/machine-id", "sudo systemd-machine-id-setup"),
                     needs_root=True,
                     needs_reboot=True,
                 ),

@@ -69,7 +69,6 @@ def judge(uptime: Uptime, expect: Expect, kernels: Kernels | None = None) -> Ite
             wanted="no reboot due",
             remedy=Remedy(
                 "Reboot the host between two runs; see os.dkms first.",
-                ("systemctl reboot",),
                 needs_root=True,
                 needs_reboot=True,
             ),

@@ -32,6 +32,7 @@ Sources
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from hostsetup.facts.peers import Answer
@@ -64,7 +65,12 @@ def judge_fleet(peers: Mapping[str, Peers], services: Mapping[str, Services] | N
         yield _finding(host, peer, ports, services or {})
     if len(bad) > _MOST:
         text = f"{len(bad) - _MOST} more pairs have ports that neither answer nor refuse"
-        yield Finding(State.FAIL, text, _WANTED, remedy=Remedy("Allow all traffic between the training addresses."))
+        yield Finding(
+            State.FAIL,
+            text,
+            _WANTED,
+            remedy=Remedy("Allow all traffic between the training addresses.", needs_root=True),
+        )
     untried = [f"{host} -> {peer.name}" for host, peer in tried if not bad and _untried(peer)]
     if untried:
         saw = f"{len(untried)} pairs could not be tried (neither bash, python3 nor nc): {', '.join(untried[:3])}"
@@ -104,7 +110,10 @@ def _finding(host: str, peer: Peer, ports: Mapping[int, Answer], services: Mappi
         subject=f"{host} -> {peer.name}",
         remedy=Remedy(
             "Allow all traffic between the training addresses of the hosts, on both of them, and in the cloud's security group.",
-            (f"firewall-cmd --permanent --zone=trusted --add-source={peer.source}",)
+            (
+                f"sudo firewall-cmd --permanent --zone=trusted --add-source={shlex.quote(peer.source)}",
+                "sudo firewall-cmd --reload",
+            )
             if peer.source and any("firewalld" in one for one in active)
             else (),
             needs_root=True,

@@ -108,7 +108,7 @@ def _finding(host: str, peer: Peer) -> Finding | None:
         subject=f"{host} -> {peer.name}",
         remedy=Remedy(
             "Give the interfaces of both hosts and every switch port between them one MTU; until then the smaller one.",
-            (f"ip link set dev {shlex.quote(peer.iface)} mtu {whole.limit or 1500}",) if peer.iface else (),
+            (f"sudo ip link set dev {shlex.quote(peer.iface)} mtu {whole.limit or 1500}",) if peer.iface else (),
             needs_root=True,
         ),
         evidence=tuple(f"peers: {line}" for line in peer.lines if line.startswith(("whole", "route"))),

@@ -65,6 +65,10 @@ _LITERAL = re.compile(r"[A-Za-z0-9+_-]|\\?\.|\\[+-]", re.ASCII)
 _WANTED = "no automatic upgrades of driver, kernel and engine: held, or the timer off"
 _SHOWN = 6
 
+_NO_REBOOT = (
+    "echo 'Unattended-Upgrade::Automatic-Reboot \"false\";' | sudo tee /etc/apt/apt.conf.d/99-no-automatic-reboot"
+)
+
 
 def judge(updates: Updates, services: Services | None = None) -> Iterator[Finding]:
     """Warn of what may change by itself."""
@@ -120,7 +124,7 @@ def _judge_apt(updates: Updates) -> Finding | None:
         wanted=_WANTED,
         remedy=Remedy(
             "Hold these packages and upgrade them by hand between runs.",
-            (f"apt-mark hold {shlex.join(names)}",),
+            (f"sudo apt-mark hold {shlex.join(names)}",),
             needs_root=True,
         ),
         evidence=(
@@ -161,7 +165,7 @@ def _judge_dnf(updates: Updates) -> Finding | None:
         wanted=_WANTED,
         remedy=Remedy(
             "Lock these packages (`dnf versionlock add`), or let dnf-automatic only download.",
-            ("systemctl disable --now dnf-automatic-install.timer dnf-automatic.timer",),
+            ("sudo systemctl disable --now dnf-automatic-install.timer dnf-automatic.timer",),
             needs_root=True,
         ),
         evidence=(f"updates: apply_updates = {updates.dnf.get('apply_updates', 'not set')}",),
@@ -176,7 +180,7 @@ def _reboots(updates: Updates) -> Finding:
         wanted='Unattended-Upgrade::Automatic-Reboot "false"',
         remedy=Remedy(
             "Switch it off in /etc/apt/apt.conf.d.",
-            ("echo 'Unattended-Upgrade::Automatic-Reboot \"false\";' > /etc/apt/apt.conf.d/99-no-automatic-reboot",),
+            (_NO_REBOOT,),
             needs_root=True,
         ),
         evidence=('updates: Unattended-Upgrade::Automatic-Reboot "true";',),

@@ -81,7 +81,7 @@ def _missing(following: Kernel, kernels: Kernels, gpus: int) -> Finding:
         saw=f"kernel {following.name} boots next and has no nvidia module: {gpus} GPUs would be gone{source}",
         wanted="nvidia.ko in the tree of the kernel that boots next",
         subject=following.name,
-        remedy=Remedy(text, (f"dkms autoinstall -k {name}",) if versions else (), needs_root=True),
+        remedy=Remedy(text, (f"sudo dkms autoinstall -k {name}",) if versions else (), needs_root=True),
         evidence=(
             f"kernels: running {kernels.running}",
             f"kernels: kernel {following.name} image, no nvidia.ko in modules.dep",

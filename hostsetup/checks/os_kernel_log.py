@@ -126,7 +126,7 @@ def judge(kernel_log: KernelLog) -> Iterator[Finding]:
                 saw=f"{what}, {len(lines)} line{'' if len(lines) == 1 else 's'}; the last: {lines[-1][:160]}",
                 wanted=f"no {what} since the host started",
                 subject=what,
-                remedy=Remedy(text, needs_root=True),
+                remedy=Remedy(text, needs_root=True, needs_reboot="reboot" in text),
                 evidence=(f"dmesg: {lines[-1][:_SHOWN]}",),
             )
     corrected = kernel_log.find(_CORRECTED)

@@ -91,7 +91,9 @@ def _segments(stale: list[Segment]) -> Finding:
         wanted="no segments of processes that are gone",
         subject="/dev/shm",  # noqa: S108 - a place to look at
         remedy=Remedy(
-            "See whether anybody has them open; remove those that nobody has.", (f"fuser -v {paths}",), needs_root=True
+            "See whether anybody has them open; remove those that nobody has.",
+            (f"sudo fuser -v {paths}",),
+            needs_root=True,
         ),
         evidence=tuple(f"leftovers: {one.path} {one.size} bytes, uid {one.uid}" for one in stale[:_SHOWN]),
     )

@@ -63,11 +63,13 @@ def judge(account: Account, docker: Docker, privilege: Privilege | None = None) 
         + ("; it is in the group docker, but this session began before that" if fresh else ", and is not root by sudo"),
         wanted="an account in the group docker, or with `sudo -n`",
         remedy=Remedy(
-            "End the account's sessions and log in anew.", (f"loginctl terminate-user {user}",), needs_root=True
+            "End the account's sessions and log in anew.", (f"sudo loginctl terminate-user {user}",), needs_root=True
         )
         if fresh
         else Remedy(
-            "Add the account to the group docker, then log in anew.", (f"usermod -aG docker {user}",), needs_root=True
+            "Add the account to the group docker, then log in anew.",
+            (f"sudo usermod -aG docker {user}",),
+            needs_root=True,
         ),
         evidence=(f"id: groups={','.join(sorted(account.groups))[:200]}", f"docker-info: {docker.said[:200]}"),
     )

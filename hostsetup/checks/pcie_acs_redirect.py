@@ -125,7 +125,7 @@ def _anonymous(acs: Acs) -> Finding:
         wanted=WANTED,
         remedy=Remedy(
             "Read the registers with their addresses, as root, and judge the ports between the devices.",
-            ("lspci -D -vvv",),
+            ("sudo lspci -D -vvv",),
             needs_root=True,
         ),
         evidence=tuple(f"lspci-vvv: ACSCtl: {flags(word)}" for word in bad[:5]),
@@ -166,7 +166,7 @@ def _remedy(bad: dict[str, int], *, locked: bool) -> Remedy:
     # only the redirect bits are cleared (value:mask); the others stay as they are
     return Remedy(
         f"{permanent}; the commands clear the bits until the next reboot.",
-        tuple(f"setpci -s {port} ECAP_ACS+6.w=0:{REDIRECTS:x}" for port in bad),
+        tuple(f"sudo setpci -s {port} ECAP_ACS+6.w=0:{REDIRECTS:x}" for port in bad),
         needs_root=True,
         needs_firmware=True,
     )

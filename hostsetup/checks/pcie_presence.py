@@ -112,7 +112,7 @@ def _judged(gpu: Function, driver: str, listed: set[str] | None, *, loaded: bool
 _POWER = Remedy(
     "Look for Xid 79 and for the driver's words about this address in the kernel's log; power the host off and on; reseat "
     "the card and its power cables.",
-    ("dmesg | grep -i -e NVRM -e Xid",),
+    ("sudo dmesg | grep -i -e NVRM -e Xid",),
     needs_root=True,
     needs_reboot=True,
 )
@@ -124,7 +124,7 @@ _RELEASE = Remedy(
 )
 _LOAD = Remedy(
     "Install the GPU's driver, or load it; the kernel's log says why it did not load.",
-    ("lsmod | grep -e nvidia -e amdgpu", "dmesg | grep -i -e NVRM -e amdgpu"),
+    ("lsmod | grep -e nvidia -e amdgpu", "sudo dmesg | grep -i -e NVRM -e amdgpu"),
     needs_root=True,
 )
 

@@ -61,14 +61,15 @@ def judge(privilege: Privilege) -> Iterator[Finding]:
     user = shlex.quote(privilege.user or str(privilege.uid))
     rule = f"{user} ALL=(ALL) NOPASSWD: ALL"
     missing = privilege.sudo is Sudo.MISSING
+    whose = "" if missing else f" for {privilege.user or privilege.uid}"
     asked = ", ".join(sorted(probe.name for probe in host.PROBES if probe.root))
     yield Finding(
         State.WARN,
-        saw=f"{_SAW[privilege.sudo]} for {privilege.user or privilege.uid}; what only root may read stays unknown ({asked})",
+        saw=f"{_SAW[privilege.sudo]}{whose}; what only root may read stays unknown ({asked})",
         wanted="root, or `sudo -n` for any command",
         remedy=Remedy(
             "Audit as root (this host has no sudo)." if missing else "Let the account use sudo without a password.",
-            () if missing else (f"echo {shlex.quote(rule)} > /etc/sudoers.d/muster", "visudo -c"),
+            () if missing else (f"echo {shlex.quote(rule)} | sudo tee /etc/sudoers.d/muster", "sudo visudo -c"),
             needs_root=True,
         ),
         evidence=(f"sudo: {privilege.said}",),

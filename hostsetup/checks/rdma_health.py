@@ -65,7 +65,9 @@ _SATURATED = {0xFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
 _DAY_S, _BOOT_GRACE_S, _HOUR_S = 86_400, 1_800, 3_600
 _TIME = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]", re.ASCII)
 _SHOWN = 5
-_CABLE = Remedy("Reseat or replace cable and transceiver; watch whether the counter rises.", ("sudo perfquery -x",))
+_CABLE = Remedy(
+    "Reseat or replace cable and transceiver; watch whether the counter rises.", ("sudo perfquery -x",), needs_root=True
+)
 
 
 def skip(rdma: Rdma) -> str:
@@ -103,7 +105,12 @@ def judge_fleet(rdma: Mapping[str, Rdma]) -> Iterator[Finding]:
             if (told := sorted({d.firmware for d in one.devices.values() if d.board == board and d.firmware}))
         }
         if len(set(versions.values())) > 1:
-            update = Remedy("Bring all cards of the board to one firmware.", ("sudo mlxfwmanager --query",))
+            update = Remedy(
+                "Bring all cards of the board to one firmware, then reboot.",
+                ("sudo mlxfwmanager --query",),
+                needs_root=True,
+                needs_reboot=True,
+            )
             yield from uniform(versions, f"firmware of the cards {board}", remedy=update, probe="sysfs-rdma")
 
 

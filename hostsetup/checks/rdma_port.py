@@ -35,6 +35,7 @@ Sources
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -181,7 +182,9 @@ def _rates(ports: Sequence[Port], expect: Expect) -> Iterator[Finding]:
             wanted=wanted,
             subject=port.name,
             remedy=Remedy(
-                "Reseat or replace the cable; look at its lanes and errors.", (f"sudo mlxlink -d {port.device}",)
+                "Reseat or replace the cable; look at its lanes and errors.",
+                (f"sudo mlxlink -d {shlex.quote(port.device)}",),
+                needs_root=True,
             ),
             evidence=(f"sysfs-rdma: {port.name} rate {port.rate}",),
             scope="nic",

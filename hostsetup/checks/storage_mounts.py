@@ -131,7 +131,7 @@ def _silent(place: str, mount: Mount | None, state: State) -> Finding:
         subject=place,
         remedy=Remedy(
             "Bring the server or the network back; what will not come back can be let go of.",
-            (f"umount -f -l {shlex.quote(place)}",),
+            (f"sudo umount -f -l {shlex.quote(place)}",),
             needs_root=True,
         ),
         evidence=(_line(mount),) if mount is not None else (),

@@ -50,7 +50,7 @@ EXPECTS = {
 }
 _REMEDY = Remedy(
     "Run one time service on every host with the same sources, and let it step the clock now.",
-    ("timedatectl set-ntp true",),
+    ("sudo timedatectl set-ntp true",),
     needs_root=True,
 )
 

@@ -102,7 +102,7 @@ def _said(timesync: TimeSync, rivals: list[str]) -> bool | None:
 
 
 def _warn(saw: str, text: str, running: tuple[str, ...]) -> Finding:
-    remedy = Remedy(text, ("timedatectl set-ntp true",), needs_root=True)
+    remedy = Remedy(text, ("sudo timedatectl set-ntp true",), needs_root=True)
     return Finding(State.WARN, saw=saw, wanted=_WANTED, remedy=remedy, evidence=_evidence(running))
 
 
