@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostsetup.facts.acs import Acs
+    from hostsetup.facts.cpu import Cpu
     from hostsetup.facts.kernel_log import KernelLog
     from hostsetup.facts.lockdown import Lockdown
     from hostsetup.facts.pci_tree import Pci
@@ -61,7 +62,11 @@ def skip(pci: Pci) -> str:
 
 
 def judge(
-    lockdown: Lockdown, pci: Pci | None = None, acs: Acs | None = None, kernel_log: KernelLog | None = None
+    lockdown: Lockdown,
+    pci: Pci | None = None,
+    acs: Acs | None = None,
+    kernel_log: KernelLog | None = None,
+    cpu: Cpu | None = None,
 ) -> Iterator[Finding]:
     """Warn where lockdown stands in the way of something."""
     rejected = kernel_log.find(_REJECTED)[:3] if kernel_log else ()
@@ -82,7 +87,7 @@ def judge(
             ),
             evidence=(*lockdown.lines, *(f"dmesg: {line}" for line in rejected)),
         )
-    waiting = _waiting(pci, acs)
+    waiting = () if cpu is not None and cpu.hypervisor else _waiting(pci, acs)
     if not lockdown.locked:
         if not rejected:
             yield Finding(State.PASS, saw=f"lockdown: none; {boot}")
