@@ -55,9 +55,6 @@ def skip(pci: Pci, cpu: Cpu | None = None) -> str:
 
 def judge(pci: Pci, acs: Acs) -> Iterator[Finding]:
     """Pass when every port where two paths split was read; name the ones that were not."""
-    if pci.excerpt:
-        yield Finding(State.UNKNOWN, saw="an unprivileged listing that shows no bridge: nothing of ACS is in it")
-        return
     splits = {port for pair in pci.pairs() if pair.shared for port in pair.ports}
     unread = sorted(port for port in splits if not _was_read(pci, port))
     if unread:

@@ -42,6 +42,8 @@ class Acs:
 def read(pci: Pci) -> Known[Acs] | Unknown:
     """Return the words; unknown when bridges stand above GPUs or RDMA NICs and not one of them could be read."""
     functions = pci.functions
+    if pci.excerpt and not pci.loose:
+        return Unknown("an unprivileged listing that shows no bridge: nothing of ACS is in it")
     above = {parent for f in (*pci.gpus, *pci.rdma_nics) for parent in f.parents}
     # without GPUs and NICs every bridge counts: an unprivileged listing stays unreadable
     of_interest = sorted(above or {address for address, f in functions.items() if f.is_bridge})

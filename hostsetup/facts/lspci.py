@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hostsetup.facts.pci_acs import FLAGS
 from hostsetup.facts.pci_tree import MAX_DEPTH, MAX_FUNCTIONS, Function, full_address
 
-HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.IGNORECASE | re.ASCII)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEADER = re.compile(r"[ \t]*((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.IGNORECASE | re.ASCII)
 _NUMBERED = re.compile(
     r"(?P<class>.*?) \[(?P<code>[0-9a-f]{4})\]: (?P<name>.*) \[(?P<id>[0-9a-f]{4}:[0-9a-f]{4})\]", re.ASCII
 )
+_CODED = re.compile(r"(?P<class>.*?) \[(?P<code>[0-9a-f]{4})\]: (?P<name>.*)", re.ASCII)
 _NUMERIC = re.compile(r"(?P<code>[0-9a-f]{4}): (?P<id>[0-9a-f]{4}:[0-9a-f]{4})", re.ASCII)
 _BUS = re.compile(r"Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2})\b", re.ASCII)
 _CAPABILITY = re.compile(r"Capabilities: \[([0-9a-f]{2,3})(?: v\d+)?\] (.*)", re.ASCII)
@@ -95,13 +99,40 @@ def _word(line: str) -> int | None:
     return sum(1 << bit for bit, name in enumerate(FLAGS) if signs[name] == "+")
 
 
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines, none too long; flags and ids that a paste wrapped to the next line are put together again."""
+    held = ""
+    for whole in text.splitlines():
+        line = whole[:LONGEST_LINE]
+        if held:
+            mended = (f"{held}{line.strip()}", f"{held} {line.strip()}")
+            found = next((one for one in mended if not _is_broken(one)), "")
+            yield found or held
+            held = ""
+            if found:
+                continue
+        if _is_broken(line):
+            held = line.rstrip()
+        else:
+            yield line
+    if held:
+        yield held
+
+
+def _is_broken(line: str) -> bool:
+    if line.lstrip().startswith(("ACSCtl:", "ACSCap:")):
+        return _word(line) is None
+    header = HEADER.match(line)
+    return header is not None and bool(_CODED.match(header[2])) and not _NUMBERED.match(header[2])
+
+
 def parse_loose(text: str) -> tuple[int, ...]:
     """Return the words of the `ACSCtl:` lines above the first address; raise ValueError when there is none."""
     words: list[int] = []
-    for line in text.splitlines():
-        if HEADER.match(line[:LONGEST_LINE]) or len(words) > MAX_FUNCTIONS:
+    for line in _lines(text):
+        if HEADER.match(line) or len(words) > MAX_FUNCTIONS:
             break
-        if line.strip().startswith("ACSCtl:") and (word := parse_flags(line.strip()[:LONGEST_LINE])) is not None:
+        if line.strip().startswith("ACSCtl:") and (word := parse_flags(line.strip())) is not None:
             words.append(word)
     if not words:
         raise ValueError("no ACS control word without an address")
@@ -112,14 +143,14 @@ def parse_lspci(text: str) -> dict[str, Function]:
     """Read the functions, by full address; parents by the buses that bridges own. Raise ValueError without any."""
     blocks: dict[str, _Block] = {}
     block: _Block | None = None
-    for line in text.splitlines():
-        if header := HEADER.match(line[:LONGEST_LINE]):
+    for line in _lines(text):
+        if header := HEADER.match(line):
             address = full_address(header[1])
             block = blocks[address] = _Block(address, header[2])
             if len(blocks) > MAX_FUNCTIONS:
                 raise ValueError("more PCI functions than any machine has")
         elif block is not None:
-            block.add(line[:LONGEST_LINE].strip())
+            block.add(line.strip())
     if not blocks:
         raise ValueError("no PCI function")
     owners = {
@@ -149,9 +180,11 @@ def _from_header(address: str, header: str) -> Function:
         vendor, _, device = found["id"].partition(":")
         name = found.groupdict().get("name") or ""
         return Function(address, name, vendor, device, found["code"], dead=dead, source="lspci-vvv")
-    kind, colon, name = header.partition(": ")
+    coded = _CODED.match(header)
+    kind, colon, name = (coded["class"], ": ", coded["name"]) if coded else header.partition(": ")
     if not colon:
         raise ValueError(f"no class in the line of {address}")
     vendor = next((code for words, code in _VENDORS.items() if name.startswith(words)), "")
     name = re.sub(r" \((?:rev|prog-if) .*", "", name)
-    return Function(address, name, vendor, "", _CLASSES.get(kind.strip(), ""), dead=dead, source="lspci-vvv")
+    code = coded["code"] if coded else _CLASSES.get(kind.strip(), "")
+    return Function(address, name, vendor, "", code, dead=dead, source="lspci-vvv")

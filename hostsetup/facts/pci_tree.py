@@ -143,7 +143,7 @@ class Pci:
     def excerpt(self) -> bool:
         """Whether this is an unprivileged listing of some devices, without any bridge: it shows nothing of the host."""
         functions = self.functions.values()
-        bridges = any(function.class_code.startswith("06") for function in functions)
+        bridges = any(function.is_bridge for function in functions)
         return bool(functions) and not bridges and all(f.source == "lspci-vvv" and not f.acs_absent for f in functions)
 
     def below(self, bridge: str) -> tuple[Function, ...]:
