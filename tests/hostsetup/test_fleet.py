@@ -115,3 +115,32 @@ def test_an_exit_code_alone_makes_no_host_bad(code):
     assert "pass" not in {
         f.state for f in audit(hgx01=told) if f.check.startswith(("gpu.", "net.", "rdma.", "docker."))
     }
+
+
+BARE = {  # what the probes of GPUs and RDMA answer where there is neither
+    "lspci-vvv": "0000:00:00.0 Host bridge: Intel Corporation 82G33/G31/P35/P31 Express DRAM Controller\n"
+    "0000:00:02.0 Ethernet controller: Red Hat, Inc. Virtio 1.0 network device (rev 01)\n",
+    "gpu-modules": "gpu-modules\n",
+    "nvswitch": "nvswitch\nuptime 90000.1\n",
+    "imex": "imex\n",
+    "sysfs-rdma": "rdma\n",
+    "nvidia-driver": "nvidia-driver\n",
+    "nvidia-toolkit": "nvidia-toolkit\n",
+    "stuck-processes": "stuck\n",
+    "sysfs-pcie": "pcie\n",
+    "sysfs-cpufreq": "cpufreq\n",
+    "rdma-link": "",
+    "ibv-devinfo": "No IB devices found\n",
+}
+
+
+def test_nothing_is_wrong_with_a_healthy_virtual_machine_without_gpus_and_little_is_unknown():
+    gone = Reply(b"", b"sh: 1: nvidia-smi: not found\n", 127)
+    told = {name: gone if name.startswith("nvidia-smi") else reply for name, reply in HGX.items()}
+    told |= {name: Reply(text.encode()) for name, text in BARE.items()}
+    told = changed(told, (r"^vm none", "vm kvm"), probe="machine-files")
+    told = changed(told, (r"\Z", "Hypervisor vendor: KVM\n"), probe="lscpu")
+    told = changed(told, (r"^.*ibp[^\n]*\n(    .*\n)*", ""), probe="ip-addr")
+    findings = audit(vm1=told, vm2=changed(told, *OTHER))
+    assert ids(findings, State.FAIL, State.WARN, State.UNKNOWN) == set()
+    assert not [f for f in findings if f.check.startswith(("gpu.", "rdma.", "pcie.")) and f.state is not State.SKIP]
