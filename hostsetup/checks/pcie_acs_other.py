@@ -98,8 +98,8 @@ def judge(pci: Pci, acs: Acs) -> Iterator[Finding]:
     elif splits & words.keys():
         yield Finding(State.PASS, saw="no port has an ACS bit set beside those that pcie.acs.redirect judges")
     else:
-        shown = len(acs.words) + len(acs.loose)
-        yield Finding(State.PASS, saw=f"no ACS bit is set on any of {shown} ports that have them")
+        ports = len(acs.words) + len(acs.loose)
+        yield Finding(State.PASS, saw=f"no ACS bit is set on any of {ports} ports that have them")
 
 
 def _info(saw: str, ports: list[str], acs: Acs) -> Finding:
