@@ -26,6 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")  # one command and its words: a restri
 
 # Why files and polling instead of `timeout` and `wait`: `timeout` may be missing, and neither returns while a process
 # sits in uninterruptible sleep. A probe that will not die is left behind. setsid gives each probe a process group to kill.
+# Only a shell's own kill ends the group: /bin/kill of procps-ng 4.0 takes `kill -KILL -1234` for -1, every process there is.
 _PROLOGUE = """\
 main() {
 umask 077
@@ -40,7 +41,7 @@ exec 2>/dev/null  # bash reports every job that was killed
 pid=
 sudo=
 end() {
-  $sudo kill -KILL "-$pid" 2>/dev/null || kill -KILL "$pid" 2>/dev/null
+  $sudo sh -c 'kill -KILL "-$1"' sh "$pid" 2>/dev/null || kill -KILL "$pid" 2>/dev/null
   pid=
 }
 trap '[ -z "$pid" ] || end; rm -rf "$d"' EXIT

@@ -125,6 +125,27 @@ def test_it_works_without(missing, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_hung_root_probe_is_ended_by_a_shells_own_kill(tmp_path):
+    # /bin/kill of some distributions takes the number of a group for -1: as root that would end the host
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    for folder in (fake, *list(fake.parents)[:4]):
+        folder.chmod(0o755)
+    for name, text in (
+        ("sudo", '[ "$1" = -n ] || exit 9; shift; exec "$@"'),
+        ("kill", f"echo called >{tmp_path}/kill"),
+    ):
+        (fake / name).write_text(f"#!/bin/sh\n{text}\n")
+        (fake / name).chmod(0o755)
+    tmp_path.chmod(0o777)
+    probe = Probe("hangs", "trap '' TERM; sleep 4711.25 & sleep 4711.25", root=True, timeout_s=1)
+    env = {"PATH": f"{fake}:{os.environ['PATH']}"}
+    assert run([probe], env=env, user="nobody", cwd="/")[1]["hangs"].exit_code == 124
+    assert not (tmp_path / "kill").exists()
+    assert subprocess.run(["pgrep", "-f", r"^sleep 4711\.25"], check=False).returncode == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_root_probes_go_through_sudo_and_fall_back_to_the_user(tmp_path):
     fake = tmp_path / "bin"
     fake.mkdir()
