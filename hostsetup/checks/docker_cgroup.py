@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostsetup.facts.docker import Docker
+    from hostsetup.facts.driver import Driver
     from hostsetup.facts.pci_tree import Pci
     from hostsetup.facts.toolkit import Toolkit
 
@@ -60,18 +61,27 @@ def skip(docker: Docker) -> str:
     return docker.absent
 
 
-def judge(docker: Docker, pci: Pci | None = None, toolkit: Toolkit | None = None) -> Iterator[Finding]:
+def judge(
+    docker: Docker, pci: Pci | None = None, toolkit: Toolkit | None = None, driver: Driver | None = None
+) -> Iterator[Finding]:
     """Warn where systemd manages the cgroups and a hook opens the GPUs."""
-    driver, version = docker.cgroup_driver, docker.cgroup_version
-    if not driver:
+    way, version = docker.cgroup_driver, docker.cgroup_version
+    if not way:
         yield Finding(State.UNKNOWN, saw="`docker-info` names no cgroup driver")
         return
-    told = f"cgroup driver {driver}" + (f", version {version}" if version else "")
-    shown = (f"docker-info: Cgroup Driver: {driver}", f"docker-info: Cgroup Version: {version or 'not said'}")
-    if driver != "systemd" or (pci is not None and nvidia.absent(pci)):
+    told = f"cgroup driver {way}" + (f", version {version}" if version else "")
+    shown = (f"docker-info: Cgroup Driver: {way}", f"docker-info: Cgroup Version: {version or 'not said'}")
+    gpus = nvidia.present(pci, driver, docker.runtimes)
+    if way != "systemd" or gpus is False:
         yield _fine(told, version)
-    elif pci is None:
-        yield Finding(State.UNKNOWN, saw=f"{told}; whether the host has NVIDIA GPUs is not known", evidence=shown)
+    elif gpus is None:
+        yield Finding(
+            State.INFO,
+            saw=f"{told}; whether the host has NVIDIA GPUs is not known: where the toolkit's hook gives them to containers, "
+            "a `systemctl daemon-reload` takes them away",
+            remedy=_REMEDY,
+            evidence=shown,
+        )
     elif toolkit is not None and (cdi := by_cdi(toolkit, docker)) is not False:
         if cdi:
             yield _fine(f"{told}; GPUs come as CDI devices, which systemd knows of", version)

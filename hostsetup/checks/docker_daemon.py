@@ -80,7 +80,8 @@ def judge(docker: Docker, privilege: Privilege | None = None, names: Names | Non
         return
     beside = (", rootless" if docker.rootless else "") + (", by sudo -n" if docker.by_sudo else "")
     yield Finding(
-        State.PASS, saw=f"Docker Engine {docker.version}{beside}, {docker.storage_driver or 'no driver named'}"
+        State.PASS,
+        saw=f"Docker Engine {docker.version or 'of unknown version'}{beside}, {docker.storage_driver or 'no driver named'}",
     )
 
 

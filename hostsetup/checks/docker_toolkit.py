@@ -60,21 +60,22 @@ _INSTALL = Remedy(
 _SAME = Remedy("Install the same version of nvidia-container-toolkit on every host and hold it.", needs_root=True)
 
 
-def skip(docker: Docker, pci: Pci) -> str:
+def skip(docker: Docker, pci: Pci | None = None) -> str:
     """Spare hosts without NVIDIA GPUs, and those whose engine does not answer."""
-    return nvidia.absent(pci) or docker.absent
+    return (nvidia.absent(pci) if pci is not None else "") or docker.absent
 
 
-def judge(docker: Docker, pci: Pci, toolkit: Toolkit | None = None, driver: Driver | None = None) -> Iterator[Finding]:
+def judge(
+    docker: Docker, pci: Pci | None = None, toolkit: Toolkit | None = None, driver: Driver | None = None
+) -> Iterator[Finding]:
     """Judge the hook, the specifications and the runtime."""
-    del pci  # it decides whether the check applies at all
-    if toolkit is None:
+    if nvidia.present(pci, driver, docker.runtimes) is None:
+        yield Finding(State.UNKNOWN, saw="whether the host has NVIDIA GPUs is not known")
+    elif toolkit is None:
         yield _by_runtimes(docker)
-        return
-    found = [one for one in (_way(docker, toolkit), _closed(docker, toolkit), *_stale(docker, toolkit, driver)) if one]
-    yield from found
-    if not found:
-        yield Finding(State.PASS, saw=_told(docker, toolkit))
+    else:
+        found = (_way(docker, toolkit), _closed(docker, toolkit), *_stale(docker, toolkit, driver))
+        yield from [one for one in found if one] or [Finding(State.PASS, saw=_told(docker, toolkit))]
 
 
 def _by_runtimes(docker: Docker) -> Finding:

@@ -108,14 +108,14 @@ def classify(text: str) -> Engine:
 def parse_info(text: str) -> Docker:
     """Read `docker info`, as JSON or as plain text; also the error texts it prints instead."""
     start = text.find("{")
-    if start >= 0 and (start == 0 or text[start - 1] == "\n"):
+    if start >= 0 and not text[:start].rpartition("\n")[2].strip():
         try:
             data, _ = json.JSONDecoder().raw_decode(text, start)
         except RecursionError as error:
             raise ValueError("JSON nested too deeply") from error
         return _from_json(data)
     fields = _plain_fields(text)
-    if "Server Version" in fields:
+    if fields.keys() & _SERVERS:  # people cut a line or two out of it
         return _from_plain(text, fields)
     if "graphDriverName" in text or "buildahVersion" in text:
         return Docker(Engine.PODMAN)
@@ -175,7 +175,7 @@ def _from_plain(text: str, fields: dict[str, str]) -> Docker:
             names.append(line[:80])
     return Docker(
         Engine.OK,
-        version=fields["Server Version"],
+        version=fields.get("Server Version", ""),
         storage_driver=fields.get("Storage Driver", ""),
         root_dir=fields.get("Docker Root Dir", ""),
         cgroup_version=fields.get("Cgroup Version", ""),
@@ -193,6 +193,8 @@ def _from_plain(text: str, fields: dict[str, str]) -> Docker:
     )
 
 
+# what plain text says of the engine itself, and of nothing else
+_SERVERS = {"Server Version", "Storage Driver", "Docker Root Dir", "Cgroup Driver", "Runtimes", "Default Runtime"}
 _SNAPSHOTTER = "io.containerd.snapshotter"
 
 

@@ -6,6 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from hostsetup.facts.driver import Driver
     from hostsetup.facts.pci_tree import Pci
 
 _BRAND = re.compile(r"^(?:NVIDIA|Tesla|Quadro)\s+", re.IGNORECASE)
@@ -18,6 +21,13 @@ def absent(pci: Pci) -> str:
     if "10de" in vendors:
         return ""
     return "AMD GPUs are not read yet" if "1002" in vendors else "no NVIDIA GPU"
+
+
+def present(pci: Pci | None, driver: Driver | None, runtimes: Container[str]) -> bool | None:
+    """Return whether a host has NVIDIA GPUs, by its PCI tree, or else by what was installed for them; None: nothing tells."""
+    if pci is not None:
+        return not absent(pci)
+    return True if (driver is not None and driver.loaded) or "nvidia" in runtimes else None
 
 
 def model(name: str) -> str:
