@@ -114,4 +114,4 @@ def _told(gids: tuple[Gid, ...] | list[Gid]) -> str:
 
 
 def _row(port: Port, gid: Gid) -> str:
-    return f"sysfs-rdma: {port.name} gid {gid.index} {gid.told} {gid.kind}".rstrip()
+    return f"{port.source}: {port.name} gid {gid.index} {gid.told} {gid.kind}".rstrip()

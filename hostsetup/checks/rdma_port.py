@@ -93,7 +93,7 @@ def judge(rdma: Rdma, expect: Expect, net: Net | None = None, pci: Pci | None = 
         *_layers(ports),
     ]
     if not any(port.active for port in ports) and not found:
-        found.append(_none(rdma, pci))
+        found.append(_unsaid(rdma.ports) or _none(rdma, pci))
     yield from found
     if not found:
         yield Finding(State.PASS, saw=_told(rdma, ports))
@@ -136,7 +136,7 @@ def _unconfigured(rdma: Rdma) -> Iterator[Finding]:
                 ("sudo sminfo",),
                 needs_root=True,
             ),
-            evidence=(f"sysfs-rdma: {port.name} state {port.state} {port.phys}".rstrip(),),
+            evidence=(f"{port.source}: {port.name} state {port.state} {port.phys}".rstrip(),),
             scope="nic",
         )
 
@@ -144,7 +144,7 @@ def _unconfigured(rdma: Rdma) -> Iterator[Finding]:
 def _missing(rdma: Rdma, ports: Sequence[Port], wanted: Sequence[str], expect: Expect) -> Iterator[Finding]:
     states = {name: [port.state or "unknown" for port in ports if port.device == name] for name in wanted}
     for name, told in states.items():
-        if "ACTIVE" not in told and not _UNCONFIGURED & set(told):
+        if "unknown" not in told and "ACTIVE" not in told and not _UNCONFIGURED & set(told):
             yield _port_failed(
                 f"{name} is {' and '.join(told) if told else 'not there'}",
                 f"{name} ACTIVE ({expect.origin('rdma.port.devices')})",
@@ -186,7 +186,7 @@ def _rates(ports: Sequence[Port], expect: Expect) -> Iterator[Finding]:
                 (f"sudo mlxlink -d {shlex.quote(port.device)}",),
                 needs_root=True,
             ),
-            evidence=(f"sysfs-rdma: {port.name} rate {port.rate}",),
+            evidence=(f"{port.source}: {port.name} rate {port.rate}",),
             scope="nic",
         )
 
@@ -202,8 +202,16 @@ def _layers(ports: Sequence[Port]) -> Iterator[Finding]:
             saw=f"the active ports mix link layers: {told}",
             wanted="one link layer among the ports that training uses",
             remedy=Remedy("Name the devices that training uses, by the exact form: NCCL_IB_HCA==DEVICE,DEVICE."),
-            evidence=tuple(f"sysfs-rdma: {layer}: {_listed(names)}" for layer, names in layers.items()),
+            evidence=tuple(f"{ports[0].source}: {layer}: {_listed(names)}" for layer, names in layers.items()),
         )
+
+
+def _unsaid(ports: Sequence[Port]) -> Finding | None:
+    if any(port.state for port in ports) or not ports:
+        return None
+    return Finding(
+        State.UNKNOWN, saw=f"what was read does not tell the state of {_listed([port.name for port in ports])}"
+    )
 
 
 def _none(rdma: Rdma, pci: Pci | None) -> Finding:
@@ -215,7 +223,7 @@ def _none(rdma: Rdma, pci: Pci | None) -> Finding:
     else:
         saw = f"{len(pci.rdma_nics) if pci else 0} NICs that know RDMA, and no RDMA device{more}"
         remedy = Remedy("Load the NIC's RDMA driver.", ("sudo modprobe mlx5_ib",), needs_root=True)
-    evidence = tuple(f"sysfs-rdma: {port.name} {port.state} {port.phys}".rstrip() for port in rdma.ports[:_SHOWN])
+    evidence = tuple(f"{port.source}: {port.name} {port.state} {port.phys}".rstrip() for port in rdma.ports[:_SHOWN])
     return Finding(
         State.WARN if trains else State.INFO, saw, "an active port", "", remedy, evidence or ("sysfs-rdma: no device",)
     )

@@ -40,7 +40,8 @@ class Gid:
 class Port:
     """One port. `state`: DOWN, INIT, ARMED, ACTIVE; `phys`: LINKUP, POLLING, DISABLED and so on, without underscores.
 
-    Empty or None: not said. `gids`, `counters`: of active ports only, and only where they could be read.
+    Empty or None: not said. `gids`, `counters`: of active ports only, and only where they could be read. `source`: the
+    probe that told of it.
     """
 
     device: str
@@ -55,6 +56,7 @@ class Port:
     lid: int | None = None
     gids: tuple[Gid, ...] | None = None
     counters: Mapping[str, int] | None = None
+    source: str = "sysfs-rdma"
 
     @property
     def name(self) -> str:

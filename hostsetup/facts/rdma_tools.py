@@ -5,12 +5,19 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hostsetup.facts.rdma_port import MAX_PORTS, Device, Gid, Port, Rdma
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _FIELD = re.compile(r"([a-z_]+):\s+(.*)", re.ASCII)
 _GID = re.compile(r"GID\[\s*(\d{1,4})\]:\s+([0-9a-fA-F:.]+)(?:,\s*(?:IB/)?(RoCE v[12]))?.*", re.ASCII)
 _RDMA_LINK = re.compile(r"(?:link |\d+/\d+: )([^\s/]{1,64})/(\d{1,3}):? (.*)", re.ASCII)
+DEVINFO, LINK = "ibv-devinfo", "rdma-link"
+_OF_PORT = {"state", "active_mtu", "link_layer", "active_width", "active_speed", "phys_state"}
+_STATES = {"ACTIVE", "ACTIVE_DEFER", "ARMED", "DOWN", "INIT", "NOP"}
 _NETNS = re.compile(r"netns (shared|exclusive)\b.*", re.ASCII)
 
 
@@ -24,16 +31,19 @@ def parse_ibv_devinfo(text: str) -> Rdma:
     device = Device("unnamed")
     for line in map(str.strip, text.splitlines()):
         if found := _GID.fullmatch(line):
-            ports = ports or [Port(device.name, 1, layer="Ethernet")]
+            ports = ports or [Port(device.name, 1, layer="Ethernet", source=DEVINFO)]
             gid = Gid(int(found[1]), ipaddress.IPv6Address(found[2]), found[3] or "")
             if len(ports[-1].gids or ()) < 1000:
-                ports[-1] = replace(ports[-1], gids=(*(ports[-1].gids or ()), gid))
+                layer = ports[-1].layer or ("Ethernet" if gid.kind else "")
+                ports[-1] = replace(ports[-1], gids=(*(ports[-1].gids or ()), gid), layer=layer)
         elif found := _FIELD.fullmatch(line):
             name, value = found[1], found[2].strip()[:100]
             if name == "hca_id":
                 device = Device(value)
             elif name == "port" and re.fullmatch(r"\d{1,3}", value, re.ASCII) and len(ports) < MAX_PORTS:
-                ports.append(Port(device.name, int(value)))
+                ports.append(Port(device.name, int(value), source=DEVINFO))
+            elif name in _OF_PORT and not ports and "hca_id" not in text:  # a paste that begins in the midst of a port
+                ports.append(_told(Port(device.name, 1, source=DEVINFO), name, value))
             elif ports and ports[-1].device == device.name:
                 ports[-1] = _told(ports[-1], name, value)
             else:
@@ -81,7 +91,7 @@ def parse_rdma_link(text: str) -> Rdma:
     """Read `rdma link` (and `rdma system`, for its network namespaces), as new and old releases print it."""
     ports: list[Port] = []
     netns = ""
-    for line in map(str.strip, text.splitlines()):
+    for line in _links(text):
         if (found := _RDMA_LINK.fullmatch(line)) and len(ports) < MAX_PORTS:
             words = found[3].split()
             said = dict(zip(words[::2], words[1::2], strict=False))
@@ -96,6 +106,7 @@ def parse_rdma_link(text: str) -> Rdma:
                     layer=layer,
                     netdev=said.get("netdev", ""),
                     lid=int(lid) if re.fullmatch(r"\d{1,8}", lid, re.ASCII) else None,
+                    source=LINK,
                 )
             )
         elif found := _NETNS.fullmatch(line):
@@ -103,3 +114,28 @@ def parse_rdma_link(text: str) -> Rdma:
     if not ports and not netns and text.strip():
         raise ValueError("no link: not the output of `rdma link`")
     return Rdma({port.device: Device(port.device) for port in ports}, tuple(ports), netns=netns)
+
+
+def _links(text: str) -> Iterator[str]:
+    """Yield the lines, each with what a narrow terminal wrapped to the next: between words, or within one."""
+    held = ""
+    for whole in [*text.splitlines(), ""]:
+        line = whole.rstrip()
+        wrapped = (
+            held and line.strip() and not _RDMA_LINK.fullmatch(line.strip()) and not _NETNS.fullmatch(line.strip())
+        )
+        if wrapped and len(held) < 1000:
+            near = f"{held}{whole}"  # a terminal parts words, and keeps the blanks
+            held = near if _is_link(near) else f"{held} {line.strip()}"
+            continue
+        yield held.strip()
+        held = whole
+    yield held.strip()
+
+
+def _is_link(line: str) -> bool:
+    """Whether the words of a link come in pairs, its state one that there is."""
+    found = _RDMA_LINK.fullmatch(line.strip())
+    words = found[3].split() if found else []
+    said = dict(zip(words[::2], words[1::2], strict=False))
+    return len(words) % 2 == 0 and said.get("state") in _STATES
