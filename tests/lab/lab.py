@@ -165,7 +165,7 @@ def sweep() -> None:
 
 def _is_of_a_dead_session(name: str, stem: str) -> bool:
     head, _, pid = name.rpartition("-")
-    return head == stem and pid.isdigit() and not Path("/proc", pid).exists()
+    return f"{head}-".startswith(f"{stem}-") and pid.isdigit() and not Path("/proc", pid).exists()
 
 
 def base_image(suite: str = "bookworm", image: str = "muster-lab-base", *packages: str) -> None:
