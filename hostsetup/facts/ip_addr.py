@@ -1,4 +1,7 @@
-"""Reads `ip addr`, as plain text or as JSON: links, their flags and their addresses. Guesses no name and no prefix length."""
+"""Reads `ip addr`, as plain text (long, -o or -br) or as JSON: links, their flags and addresses. Guesses no name and no prefix.
+
+Lines of addresses that somebody cut out of it name their link themselves, at their end.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,12 @@ Address: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 MAX_LINKS = 20_000
 _HEAD = re.compile(r"(\d{1,10}): ([^\s:@]{1,32})(?:@([^\s:]{1,32}))?: <([A-Z0-9_,-]*)>(.*)", re.ASCII)
 _INET = re.compile(r"inet6? (\S+)(.*)")
+_ONE_LINE = re.compile(r"\d{1,10}: ([^\s:@]{1,32})(?:@([^\s:]{1,32}))?\s+(inet6? \S+ [^\\]*)", re.ASCII)
+_BRIEF = re.compile(
+    r"([^\s:@]{1,32})(?:@([^\s:]{1,32}))?\s+(UP|DOWN|UNKNOWN|DORMANT|LOWERLAYERDOWN|NOTPRESENT)(?:\s+(.*))?", re.ASCII
+)
+_LABEL = re.compile(r"scope (?:global|host|link|site) (?:\S+ )*?([^\s:]{1,32})(?::\S+)?", re.ASCII)
+_JSON = re.compile(r"^\s*(?=\[\s*[\[{\]]|\{)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,8 @@ class Link:
 
 def parse_ip_addr(text: str) -> tuple[Link, ...]:
     """Return the links in the order of the output; raise ValueError on text that is not of `ip addr`."""
-    links = _from_json(text) if text.lstrip()[:1] in {"[", "{"} else _from_text(text)
+    found = _JSON.search(text)
+    links = _from_json(text[found.end() :]) if found else _from_text(text)
     if not links:
         raise ValueError("no link: not the output of `ip addr`")
     return links
@@ -43,10 +53,13 @@ def parse_ip_addr(text: str) -> tuple[Link, ...]:
 
 def _from_text(text: str) -> tuple[Link, ...]:
     links: list[Link] = []
-    for line in text.splitlines():
-        if found := _HEAD.match(line.strip()):
-            if len(links) >= MAX_LINKS:
-                raise ValueError("more links than any host has")
+    headed = False  # whether links are told on lines of their own
+    for whole in text.splitlines():
+        line = whole.strip()
+        if len(links) >= MAX_LINKS:
+            raise ValueError("more links than any host has")
+        if found := _HEAD.match(line):
+            headed = True
             _, name, parent, flags, rest = found.groups()
             words = rest.split()
             said = dict(pairwise(words))
@@ -60,20 +73,47 @@ def _from_text(text: str) -> tuple[Link, ...]:
                     said.get("master", ""),
                 )
             )
-        elif links and line.strip().startswith("link/"):
+        elif headed and line.startswith("link/"):
             links[-1] = replace(links[-1], link_type=line.split()[0][5:][:32])
-        elif links and (found := _INET.match(line.strip())):
-            # a peer address stands in the place of the prefix: `inet 10.0.0.1 peer 10.0.0.2/32`
-            peer = re.match(r" peer \S+/(\d{1,3})\b", found[2], re.ASCII)
-            local = found[1] if "/" in found[1] else f"{found[1]}/{peer[1] if peer else 32}"
-            usable = not {"tentative", "dadfailed", "deprecated"} & set(found[2].split())
-            links[-1] = _with_address(links[-1], local, usable=usable)
+        elif headed and (found := _INET.match(line)):
+            links[-1] = _with_line(links[-1], found)
+        elif not headed:
+            _without_head(links, line)
     return tuple(links)
+
+
+def _with_line(link: Link, found: re.Match[str]) -> Link:
+    # a peer address stands in the place of the prefix: `inet 10.0.0.1 peer 10.0.0.2/32`
+    peer = re.match(r" peer \S+/(\d{1,3})\b", found[2], re.ASCII)
+    local = found[1] if "/" in found[1] else f"{found[1]}/{peer[1] if peer else 32}"
+    usable = not {"tentative", "dadfailed", "deprecated"} & set(found[2].split())
+    return _with_address(link, local, usable=usable)
+
+
+def _without_head(links: list[Link], line: str) -> None:
+    """Note a line of -o or -br, or one address that ends with the name of its link."""
+    if one := _ONE_LINE.match(line):
+        name, parent, address = one[1], one[2] or "", one[3]
+    elif brief := _BRIEF.fullmatch(line):
+        link = Link(brief[1], state=brief[3], parent=brief[2] or "")
+        for word in (brief[4] or "").split():
+            if "/" in word:
+                link = _with_address(link, word, usable=True)
+        links.append(link)
+        return
+    elif label := _LABEL.fullmatch(line[at:]) if line.startswith("inet ") and (at := line.find("scope ")) > 0 else None:
+        name, parent, address = label[1], "", line
+    else:
+        return
+    if not links or links[-1].name != name:
+        links.append(Link(name, parent=parent))
+    if found := _INET.match(address.strip()):
+        links[-1] = _with_line(links[-1], found)
 
 
 def _from_json(text: str) -> tuple[Link, ...]:
     try:
-        data: Any = json.loads(text)
+        data: Any = json.JSONDecoder().raw_decode(text)[0]
     except RecursionError as error:
         raise ValueError("JSON nested too deeply") from error
     rows = data if isinstance(data, list) else [data]

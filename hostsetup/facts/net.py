@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hostsetup.facts.ifconfig import parse_ifconfig
 from hostsetup.facts.ip_addr import Address, Link, parse_ip_addr
 from hostsetup.facts.net_sysfs import PROBE as SYSFS
 from hostsetup.facts.net_sysfs import NetSysfs, parse_net_sysfs
@@ -128,7 +129,8 @@ def _interface(link: Link, sysfs: NetSysfs | None) -> Interface:
     said = sysfs.values.get(link.name, {}) if sysfs else {}
     place = sysfs.places.get(link.name, "") if sysfs else ""
     state = said.get("operstate", link.state).lower()
-    up = "UP" in link.flags or (not link.flags and state in {"up", "dormant"})
+    # an address that was cut out of a listing came from a link of which nothing else is told
+    up = "UP" in link.flags or (not link.flags and (state in {"up", "dormant"} or (not state and bool(link.addresses))))
     slaves = said.get("bonding/slaves", "").split()[:64]
     numbers = {name: _number(value) for name, value in said.items()}
     functions = _PCI.findall(place)
@@ -198,7 +200,10 @@ def read(evidence: Evidence) -> Known[Net] | Unknown:
     try:
         links = parse_ip_addr(reply.text)
     except ValueError as error:
-        return Unknown(f"`ip-addr`: {error}")
+        try:
+            links = parse_ifconfig(reply.text)
+        except ValueError:
+            return Unknown(f"`ip-addr`: {error}")
     sysfs: NetSysfs | None = None
     measured = evidence.answer("sysfs-net")
     if not isinstance(measured, Unknown):

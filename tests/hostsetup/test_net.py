@@ -48,6 +48,81 @@ def test_text_and_json_say_the_same():
     assert "2001:db8::1/64" not in [str(address) for address in ours[1][4]]  # it may not be used yet
 
 
+# what people paste where others use `ip addr`: each tells of eno1 with 10.0.0.1/24, where it can with its MTU
+OTHERS = {
+    "one address": "inet 10.0.0.1/24 brd 10.0.0.255 scope global dynamic noprefixroute eno1\n",
+    "grep inet": """user@gpu01:~$ ip addr | grep inet
+    inet 127.0.0.1/8 scope host lo
+    inet6 ::1/128 scope host
+    inet 10.0.0.1/24 brd 10.0.0.255 scope global eno1:mgmt
+    inet6 fe80::42/64 scope link noprefixroute
+""",
+    "ip -o": r"""1: lo    inet 127.0.0.1/8 scope host lo\       valid_lft forever preferred_lft forever
+2: eno1    inet 10.0.0.1/24 brd 10.0.0.255 scope global eno1\       valid_lft forever preferred_lft forever
+2: eno1    inet6 2001:db8::1/64 scope global tentative \       valid_lft forever preferred_lft forever
+""",
+    "ip -br": """lo               UNKNOWN        127.0.0.1/8 ::1/128
+eno1             UP             10.0.0.1/24
+ens1f1np1        DOWN
+veth77@if3       UP
+""",
+    "ip -j after a prompt": """[root@gpu01 ~]# ip -j addr
+[{"ifname":"eno1","flags":["UP","LOWER_UP"],"mtu":1500,"addr_info":[{"local":"10.0.0.1","prefixlen":24}]}]
+[root@gpu01 ~]#""",
+    "ifconfig": """eno1: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 1500
+        inet 10.0.0.1  netmask 255.255.255.0  broadcast 10.0.0.255
+        ether 02:00:00:00:00:11  txqueuelen 1000  (Ethernet)
+        RX packets 70  bytes 7000 (7.0 KB)
+
+ens1f1np1: flags=4099<UP,BROADCAST,MULTICAST>  mtu 1500
+        ether 02:00:00:00:00:12  txqueuelen 1000  (Ethernet)
+
+lo: flags=73<UP,LOOPBACK,RUNNING>  mtu 65536
+        inet 127.0.0.1  netmask 0xff000000
+        inet6 ::1  prefixlen 128  scopeid 0x10<host>
+""",
+    "ifconfig of old": """eno1      Link encap:Ethernet  HWaddr 02:00:00:00:00:11
+          inet addr:10.0.0.1  Bcast:10.0.0.255  Mask:255.255.255.0
+          UP BROADCAST RUNNING MULTICAST  MTU:1500  Metric:1
+
+lo        Link encap:Local Loopback
+          inet addr:127.0.0.1  Mask:255.0.0.0
+          inet6 addr: ::1/128 Scope:Host
+          UP LOOPBACK RUNNING  MTU:65536  Metric:1
+""",
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_other_ways_to_list_addresses_say_the_same(text):
+    there = host_of(text)
+    eno1 = there.find("eno1")
+    assert [str(address) for address in eno1.addresses] == ["10.0.0.1/24"]
+    assert eno1.running
+    assert eno1.mtu in {1500, None}
+    assert {one.name for one in there.usable} == {"eno1"}
+    assert {one.name for one in there.interfaces} <= {"lo", "eno1", "ens1f1np1", "veth77"}
+
+
+def test_a_table_of_interfaces_tells_their_mtu_and_what_runs():
+    there = host_of(
+        "Kernel Interface table\n"
+        "Iface             MTU    RX-OK RX-ERR RX-DRP RX-OVR    TX-OK TX-ERR TX-DRP TX-OVR Flg\n"
+        "bond7            9000       12      0      0 0             9      0      0      0 BMmRU\n"
+        "ens2f0np0        9000       12      0      0 0             9      0      0      0 BMsRU\n"
+        "ens2f1np1        1500        0      0      0 0             0      0      0      0 BMU\n"
+        "lo              65536       12      0      0 0            12      0      0      0 LRU\n"
+        "ens9             1500       12      0      0\n"
+    )
+    told = [(one.name, one.kind, one.mtu, one.running) for one in there.interfaces]
+    assert told == [
+        ("bond7", "bond", 9000, True),
+        ("ens2f0np0", "physical", 9000, True),
+        ("ens2f1np1", "physical", 1500, False),
+        ("lo", "loopback", 65536, True),
+    ]
+
+
 def test_the_endpoint_is_what_the_inventory_says_else_the_default_route():
     there = host_of(TEXT, "net\nens1.40/operstate:up\nens1.40\t00000000\t0107A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n")
     assert there.default == "ens1.40"
