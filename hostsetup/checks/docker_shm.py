@@ -14,7 +14,7 @@ How we tell
     what runs outside of containers, or with --ipc=host. "default-shm-size" in the engine's daemon.json or on its command
     line: below 1 GiB is told as information only, for `orchestrate launch` gives every container 8 GiB of its own,
     whatever the engine's default is; it is a limit, no allocation. A host that is itself a container got its /dev/shm
-    from another engine: that is told, not warned of.
+    from another engine: that is told, not warned of. In what somebody saved, a device called shm is a container's.
 
 What to do
     Containers that others start: `docker run --shm-size=8g` or `--ipc=host`, or "default-shm-size": "8g" in
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hostsetup.expect import Expect
-    from hostsetup.facts.disks import Disk
+    from hostsetup.facts.disks import Disk, Disks
     from hostsetup.facts.docker import Docker
     from hostsetup.facts.docker_host import DockerHost
     from hostsetup.facts.virt import Virt
@@ -56,33 +56,48 @@ EXPECTS = {
     DEFAULT: Want(int, "MiB that containers should get without asking", 1024),
 }
 _GIB, _MIB = 1 << 30, 1 << 20
+_CONTAINERS = "shm"  # what engines call the device of a container's /dev/shm
 _ENGINES_OWN = 64 * _MIB
 _LAUNCH = "`orchestrate launch` gives its own containers 8 GiB"
 
 
 def judge(
-    docker_host: DockerHost, expect: Expect, docker: Docker | None = None, virt: Virt | None = None
+    expect: Expect,
+    docker_host: DockerHost | None = None,
+    disks: Disks | None = None,
+    docker: Docker | None = None,
+    virt: Virt | None = None,
 ) -> Iterator[Finding]:
     """Warn of the host's own shared memory, tell what a container gets by default."""
-    shm = docker_host.shm
-    inside = bool(virt and virt.container)
+    shm, probe = (docker_host.shm, "docker-host") if docker_host is not None else (None, "")
+    if shm is None and disks is not None:
+        shm, probe = disks.by_path.get(SHM), "df"
     if shm is None:
         yield Finding(State.UNKNOWN, saw="the size of the host's /dev/shm is not known")
     elif flaw := _flaw(shm, expect):
-        yield _host(shm, *flaw, inside=inside)
-    default = _default(docker_host, docker, expect)
+        yield _host(shm, *flaw, probe=probe, inside=bool(virt and virt.container))
+    default = _default(docker_host, docker, expect) if docker_host is not None else None
     if default is not None:
         yield default
     elif shm is not None and not _flaw(shm, expect):
-        yield Finding(State.PASS, saw=f"{SHM} of the host: {_told(shm)}")
+        yield Finding(State.PASS, saw=f"{_whose(shm)}: {_told(shm)}")
+
+
+def _whose(shm: Disk) -> str:
+    return f"{SHM} of a container, as its device is called" if shm.device == _CONTAINERS else f"{SHM} of the host"
 
 
 def _told(shm: Disk) -> str:
-    return f"{shm.size / _GIB:.1f} GiB, {shm.free_percent:.0f} % free"
+    return f"{shm.size / _GIB:.1f} GiB, {shm.free_percent:.0f} % free" + (f" ({shm.use} % in use)" if shm.use else "")
 
 
 def _flaw(shm: Disk, expect: Expect) -> tuple[str, Remedy] | None:
     size, free = expect.number(HOST) or 0.0, expect.number(FREE) or 0.0
+    if shm.size < size * _GIB and shm.device == _CONTAINERS:
+        return (
+            f"{size:g} GiB or more ({expect.origin(HOST)})",
+            Remedy("Start the container with more, docker run --shm-size=8g, or with the host's: --ipc=host."),
+        )
     if shm.size < size * _GIB:
         text = "Give it half of the memory, and add the size to its line in /etc/fstab."
         return (
@@ -97,14 +112,14 @@ def _flaw(shm: Disk, expect: Expect) -> tuple[str, Remedy] | None:
     return None
 
 
-def _host(shm: Disk, wanted: str, remedy: Remedy, *, inside: bool) -> Finding:
+def _host(shm: Disk, wanted: str, remedy: Remedy, *, probe: str, inside: bool) -> Finding:
     return Finding(
         State.INFO if inside else State.WARN,
-        saw=f"{SHM} of the host: {_told(shm)}" + ("; the host is itself a container" if inside else ""),
+        saw=f"{_whose(shm)}: {_told(shm)}" + ("; the host is itself a container" if inside else ""),
         wanted=wanted,
         subject=SHM,
         remedy=remedy,
-        evidence=(f"docker-host: {shm.device} {shm.size} {shm.free} {shm.path}",),
+        evidence=(f"{probe}: {shm.device} {shm.size} {shm.free} {shm.path}",),
     )
 
 

@@ -54,7 +54,7 @@ _ROW = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """One file system. `files`, `files_free`: inodes, None where it has no fixed number of them."""
+    """One file system. `files`, `files_free`: inodes, None where it has no fixed number of them. `use`: as df rounds it up."""
 
     device: str
     path: str
@@ -62,6 +62,7 @@ class Disk:
     free: int
     files: int | None = None
     files_free: int | None = None
+    use: str = ""
 
     @property
     def free_percent(self) -> float:
@@ -82,18 +83,21 @@ class Disks:
 
 
 def parse_df(text: str) -> Disks:
-    """Read `df`, with any block size, with -h, -T or -i, and several tables in a row. Only headers of the C locale."""
+    """Read `df`, with any block size, with -h, -T or -i, and several tables in a row. Only headers of the C locale.
+
+    A row without a header above it, as people cut it out, is read where its sizes have units.
+    """
     disks: dict[str, Disk] = {}
     unit, inodes, wrapped = 0, False, ""
-    for line in text.splitlines()[:MOST_ROWS]:
+    for line in map(str.strip, text.splitlines()[:MOST_ROWS]):
         if line.startswith("Filesystem"):
             unit, inodes = _header(line)
             wrapped = ""
             continue
         row = f"{wrapped} {line}" if wrapped else line
-        found = _ROW.fullmatch(row[:2000]) if unit else None
-        wrapped = line.strip()[:500] if found is None and len(line.split()) == 1 else ""
-        if found is None:
+        found = _ROW.fullmatch(row[:2000])
+        wrapped = line[:500] if found is None and len(line.split()) == 1 else ""
+        if found is None or not (unit or found["size"][-1:].isalpha()):
             continue
         size, free = (_bytes(found[part], 1 if inodes else unit) for part in ("size", "free"))
         if not size or free is None:
@@ -104,7 +108,11 @@ def parse_df(text: str) -> Disks:
                 disks[found["path"]] = replace(known, files=size, files_free=free)
         elif known is None:
             disks[found["path"]] = Disk(
-                found["device"].split()[0] if found["device"] else "", found["path"], size, free
+                found["device"].split()[0] if found["device"] else "",
+                found["path"],
+                size,
+                free,
+                use=found["share"].rstrip("%-"),
             )
     if not disks:
         raise ValueError("not df in the C locale: no row below a header")
