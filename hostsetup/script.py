@@ -47,6 +47,7 @@ end() {
 trap '[ -z "$pid" ] || end; rm -rf "$d"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
+trap 'exit 141' PIPE  # without it dash dies of a launcher that has gone and cleans nothing up
 trap 'exit 143' TERM
 cd /
 setsid=

@@ -124,6 +124,17 @@ def test_it_works_without(missing, tmp_path):
     assert (b" hex\n" in done.stdout) == ("base64" in missing)
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_launcher_that_goes_away_leaves_nothing_behind(shell, tmp_path):
+    program = script.build([Probe("quick", "echo x"), Probe("hangs", "sleep 4712", timeout_s=1)], MARK)
+    argv = [*shell, "-c", program]
+    with subprocess.Popen(argv, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE) as process:
+        while b"quick" not in process.stdout.readline():
+            pass
+        process.stdout.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_hung_root_probe_is_ended_by_a_shells_own_kill(tmp_path):
     # /bin/kill of some distributions takes the number of a group for -1: as root that would end the host
