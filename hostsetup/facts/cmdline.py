@@ -29,6 +29,11 @@ PROBES = (
 _SAID = re.compile(r"(?P<override>PCIe ACS overrides? enabled)|Unknown kernel command line parameters? ", re.IGNORECASE)
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.ASCII | re.DOTALL)
 _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE | re.ASCII)
+_BESIDE = re.compile(
+    r"```\w*|(?:\S{1,200}(?: \S{1,200}\])?)?[$#>%](?: (?:sudo )?cat /proc/cmdline)?|(?:sudo )?cat /proc/cmdline"
+)
+_LOGGED = re.compile(r"^(?:.{0,100}\b)?(?:Kernel c|C)ommand line: ")
+_FENCE = re.compile(r"^\s*```.*$", re.MULTILINE)
 _OPENS, _CLOSES = {"if", "case", "for", "while", "until", "{", "("}, {"fi", "esac", "done", "}", ")"}
 _NAMES = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
 _OTHER_WORDS = {"then", "else", "do"}
@@ -62,13 +67,21 @@ class Cmdline:
 
 
 def parse_cmdline(text: str) -> tuple[str, ...]:
-    """Split /proc/cmdline as the kernel does: at blanks outside double quotes."""
+    """Split /proc/cmdline as the kernel does: at blanks outside double quotes; a shell's prompt beside it is left out.
+
+    A line that was wrapped is refused: nobody can tell whether a word ended there.
+    """
     if "\0" in text or "\x1b" in text or len(text) > 1 << 16:
         raise ValueError("not a kernel command line")
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not _BESIDE.fullmatch(line)]
     if len(lines) != 1:
         raise ValueError("a kernel command line is one line")
-    return tuple(word.replace('"', "") for word in re.findall(r'(?:"[^"]*"?|[^\s"])+', lines[0]))
+    return split_cmdline(_LOGGED.sub("", lines[0], count=1))
+
+
+def split_cmdline(line: str) -> tuple[str, ...]:
+    """Split a line at blanks outside double quotes."""
+    return tuple(word.replace('"', "") for word in re.findall(r'(?:"[^"]*"?|[^\s"])+', line))
 
 
 def parse_grub(text: str) -> Words:
@@ -77,7 +90,7 @@ def parse_grub(text: str) -> Words:
     known = False
     lost: list[str] = []
     depth = 0
-    for command in commands(text, variables):
+    for command in commands(_FENCE.sub("", text), variables):
         words = list(command.words)
         while words and words[0] in _OTHER_WORDS | {"export"}:
             words.pop(0)
