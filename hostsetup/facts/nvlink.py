@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hostsetup.facts.smi_query import TOOL
@@ -75,13 +75,24 @@ def parse_nvlink(text: str) -> dict[int, GpuLinks]:
     return gpus
 
 
+def _ended(gpus: dict[int, GpuLinks]) -> dict[int, GpuLinks]:
+    """Doubt the last GPU of a text that may be cut off, where fewer links are listed of it than of another."""
+    last = list(gpus)[-1]
+    most = max(len(links.rates_gbps) for links in gpus.values())
+    if not 0 < len(gpus[last].rates_gbps) < most:
+        return gpus
+    gap = f"the text ends after {len(gpus[last].rates_gbps)} links of GPU {last}, where others list {most}"
+    return {**gpus, last: replace(gpus[last], gap=gap)}
+
+
 def read(evidence: Evidence) -> Known[dict[int, GpuLinks]] | Unknown:
     """Return the links by GPU index; GPUs that have none, said without a list, are an empty answer."""
     reply = evidence.answer("nvidia-smi-nvlink")
     if isinstance(reply, Unknown):
         return reply
     try:
-        return Known(parse_nvlink(reply.text))
+        links = parse_nvlink(reply.text)
+        return Known(_ended(links) if reply.exit_code is None else links)
     except ValueError as error:
         said = (reply.text.strip() or reply.error_text.strip()).partition("\n")[0]
         if _UNSUPPORTED.search(said):
