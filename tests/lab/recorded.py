@@ -55,13 +55,20 @@ class Folder:
 
 def put(lab, host: str, name: str) -> None:
     """Let a host show the PCI functions and the processors of a recorded machine, until it is started anew."""
+    put_pci(lab, host, name)
+    folder = Folder()
+    folder.add(f"{PLACE}/lscpu.txt", (MACHINES / name / "lscpu.txt").read_bytes())
+    folder.add("usr/local/bin/lscpu", f"#!/bin/sh\nexec cat /{PLACE}/lscpu.txt\n", 0o755)
+    lab.run_on(host, ["tar", "-x", "-C", "/"], stdin=folder.packed())
+
+
+def put_pci(lab, host: str, name: str) -> None:
+    """Let a host show the PCI functions alone; all of it lies below PLACE."""
     folder = Folder()
     text = (MACHINES / name / "lspci-vvv.txt").read_text()
     blocks = re.split(r"\n(?=[0-9a-f])", text)
     for block, function in zip(blocks, parse_lspci(text).values(), strict=True):
         _function(folder, function, block)
-    folder.add(f"{PLACE}/lscpu.txt", (MACHINES / name / "lscpu.txt").read_bytes())
-    folder.add("usr/local/bin/lscpu", f"#!/bin/sh\nexec cat /{PLACE}/lscpu.txt\n", 0o755)
     lab.run_on(host, ["tar", "-x", "-C", "/"], stdin=folder.packed())
     lab.run_on(host, ["mount", "--bind", f"/{PLACE}/bus", "/sys/bus/pci/devices"])
 
