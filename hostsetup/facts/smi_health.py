@@ -51,6 +51,8 @@ _ERROR = re.compile(
     r"|NVML library version|mismatch|Unknown Error",
     re.IGNORECASE,
 )
+# it says nothing of any GPU then, whatever stands beside it where somebody pasted it
+_ALONE = re.compile(r"(?:couldn't|could not) communicate|Failed to (?:properly )?initialize NVML|No devices were found")
 _SHOWN = 12
 
 
@@ -112,7 +114,7 @@ def read(evidence: Evidence) -> Known[SmiHealth] | Unknown:
             codes[name] = reply.exit_code or 0
             wrong = (*_said(name, reply.text), *_said(name, reply.error_text))
             said += wrong
-            if len(reply.text.splitlines()) > len(wrong):
+            if len(reply.text.splitlines()) > len(wrong) and not any(map(_ALONE.search, wrong)):
                 usable.add(name)
     if not late and not codes:
         return Unknown(

@@ -24,8 +24,11 @@ _LEGEND = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*", re.ASCII)
 _LAST = "GPU NUMA ID"
 _AFFINITY = ("CPU Affinity", "NUMA Affinity", _LAST)
 _AFFINITY_WORD = re.compile(r"[\d,N/A-]+", re.ASCII)
+_AFFINITY_CELL = re.compile(r"N/A|[\d,-]*", re.ASCII)
+_PIECE = re.compile(r"[A-Z\d,/-]+", re.ASCII)
 MAX_DEVICES = 256
 _MAX_LINES = 2000
+_NARROWEST, _WIDEST = 40, 500  # columns of a terminal
 _WRAPS = 6  # lines that one row of a paste may spread over
 
 
@@ -66,12 +69,26 @@ def parse_topo(text: str) -> Topology:
     at = next((i for i, line in enumerate(lines) if _DEVICE.match(line.strip()) and _header(line)), None)
     if at is None:
         raise ValueError("no header of a topology matrix")
-    head, below = _whole_header(lines, at)
+    try:
+        return _matrix(lines, at, " ")
+    except ValueError:
+        # a terminal wraps within words, too; blanks at its edge may have been lost
+        width = max(map(len, lines[at:]))
+        if not _NARROWEST <= width <= _WIDEST:
+            raise
+        return _matrix([line.ljust(width) for line in lines], at, "")
+
+
+def _matrix(lines: Sequence[str], at: int, glue: str) -> Topology:
+    head, below = _whole_header(lines, at, glue)
     devices = _header(head)
     if len(set(devices)) != len(devices) or len(devices) > MAX_DEVICES:
         raise ValueError("a device appears twice in the header, or there are too many")
+    after = head.split()[len(devices) :]
+    if after and (after[0] not in {"CPU", "NUMA", "GPU"} or any(map(_DEVICE.fullmatch, after))):
+        raise ValueError("the header is neither devices nor columns: it was wrapped within a word")
     rows: dict[str, _Row] = {}
-    for line in _unwrapped(lines[below:], devices):
+    for line in _unwrapped(lines[below:], devices, glue):
         name = line.split()[0]
         if name not in rows:
             rows[name] = _row(line, len(devices), _columns(head, len(devices)))
@@ -95,22 +112,22 @@ def _header(line: str) -> list[str]:
     return devices if len(devices) > 1 or "Affinity" in line else []
 
 
-def _whole_header(lines: Sequence[str], at: int) -> tuple[str, int]:
+def _whole_header(lines: Sequence[str], at: int, glue: str) -> tuple[str, int]:
     """Return the header with what a paste wrapped to the next lines, and where the rows begin."""
     head, below = lines[at], at + 1
     while below < len(lines) and below < at + 4:
         words = lines[below].split()
         if not words or (_DEVICE.fullmatch(words[0]) and len(words) > 1 and _cells(words[1])):
             break
-        head, below = f"{head} {lines[below]}", below + 1
+        head, below = f"{head}{glue}{lines[below]}", below + 1
     return head, below
 
 
 def _columns(head: str, devices: int) -> list[str]:
-    after = " ".join(head.split()[devices:])
+    after = "".join(head.split()[devices:])  # a wrapped line may part a word
     if after == "NUMA":  # a table that somebody drew
         return ["NUMA Affinity"]
-    return [name for name in _AFFINITY if re.search(rf"(?<!GPU ){name}", after)]
+    return [name for name in _AFFINITY if name.replace(" ", "") in after]
 
 
 def _cells(word: str) -> list[str]:
@@ -119,22 +136,22 @@ def _cells(word: str) -> list[str]:
     return ["SYS" if link == "SOC" else link for link in found] if "".join(found) == word else []
 
 
-def _unwrapped(lines: Sequence[str], devices: Sequence[str]) -> Iterator[str]:
+def _unwrapped(lines: Sequence[str], devices: Sequence[str], glue: str) -> Iterator[str]:
     """Yield the rows, each with what a paste wrapped to the next line; leaves legends out."""
     row: list[str] = []
     for line in lines:
         words = line.split()
         if words and words[0] in devices and len(words) > 1 and _cells(words[1]):
             if row:
-                yield " ".join(row)
+                yield glue.join(row)
             row = [line]
-        elif row and len(row) < _WRAPS and words and all(map(_is_cell, words)):
+        elif row and len(row) < _WRAPS and words and all(map(_is_cell if glue else _PIECE.fullmatch, words)):
             row.append(line)
         elif row:
-            yield " ".join(row)
+            yield glue.join(row)
             row = []
     if row:
-        yield " ".join(row)
+        yield glue.join(row)
 
 
 def _is_cell(word: str) -> bool:
@@ -147,7 +164,7 @@ def _row(line: str, count: int, columns: Sequence[str]) -> _Row:
     while words and len(links) < count and (cells := _cells(words[0])):
         links += cells
         words.pop(0)
-    if len(links) != count:
+    if len(links) != count or (words and _cells(words[0])):
         raise ValueError(f"the row of {name} is not {count} link classes")
     if "\t" in line and len(words) < len(columns):
         # a cell may be empty, and the driver puts a second tab before the last column: a full set of cells tells which
@@ -155,6 +172,8 @@ def _row(line: str, count: int, columns: Sequence[str]) -> _Row:
         if len(cells) == len(columns) + 1 and columns[-1] == _LAST and not cells[-2]:
             del cells[-2]
         words = cells if len(cells) == len(columns) else words if cells and cells[0] else []
+    if len(words) > len(columns) > 0 or not all(map(_AFFINITY_CELL.fullmatch, words)):
+        raise ValueError(f"the row of {name} ends with cells that are none of the header's")
     return _Row(links, words)
 
 
