@@ -84,7 +84,9 @@ def judge(
         saw = f"no running interface but loopback has an address{_family(family)}"
         if spec:
             saw = f"NCCL_SOCKET_IFNAME={spec} lets NCCL take loopback"
-        if not net.measured and all(one.kind == "loopback" for one in net.interfaces):
+        if not net.addressed:
+            yield Finding(State.UNKNOWN, "the listing shows no addresses")
+        elif not net.measured and all(one.kind == "loopback" for one in net.interfaces):
             yield Finding(State.UNKNOWN, "the listing shows loopback alone: it may be cut off, or a container's")
         elif access is not None and access.local:
             yield Finding(State.INFO, f"{saw}: it matters once a second host takes part")

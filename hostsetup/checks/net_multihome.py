@@ -56,6 +56,9 @@ _LOOSEN = Remedy(
 
 def judge(net: Net) -> Iterator[Finding]:
     """Warn of shared subnets and of a strict filter on a host with several networks."""
+    if not net.addressed:
+        yield Finding(State.UNKNOWN, saw="the listing shows no addresses")
+        return
     homes = [one for one in net.usable if one.kind in {"physical", "bond", "vlan", "wireless", "veth"}]
     shared = tuple(_shared(homes))
     ruled = {rule.partition("/")[0] for rule in net.rules}

@@ -35,10 +35,11 @@ import re
 from typing import TYPE_CHECKING
 
 from hostsetup.facts.rdma_port import ETHERNET, training_ports
+from hostsetup.facts.rdma_tools import UNNAMED
 from hostsetup.model import Finding, Remedy, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from hostsetup.expect import Expect
     from hostsetup.facts.nccl_conf import NcclConf
@@ -72,16 +73,37 @@ def judge(rdma: Rdma, expect: Expect, net: Net | None = None, nccl_conf: NcclCon
             )
             continue
         able = [gid for gid in port.gids if gid.routable]
-        if not able:
+        if not able and port.device == UNNAMED:
+            yield Finding(State.UNKNOWN, "no routable RoCE v2 address in the part of a GID table that was read")
+        elif not able:
             yield _unroutable(port, port.gids)
         elif re.fullmatch(r"\d{1,4}", fixed) and int(fixed) not in {gid.index for gid in able}:
             yield _misfit(port, able, fixed)
         else:
             good.append(f"{port.name} {_told(able)}")
+    near = _near(ports) if net is None else ""
+    if near:
+        yield Finding(
+            State.INFO,
+            saw=f"{near}: NICs that share a subnet need routes of their own, or packets leave by another than the GID's",
+            wanted="one subnet for each NIC, or routing rules for each source address",
+            evidence=tuple(_row(port, gid) for port in ports for gid in port.gids or () if gid.routable)[:_SHOWN],
+        )
     if good:
         yield Finding(State.PASS, saw=f"RoCE v2 addresses: {'; '.join(good)}")
     elif not ports:
         yield Finding(State.PASS, saw="no RoCE port is among those that training uses")
+
+
+def _near(ports: Iterable[Port]) -> str:
+    """Return the NICs whose IPv4 addresses begin alike, where prefix lengths are not known."""
+    homes: dict[str, dict[str, str]] = {}
+    for port in ports:
+        for gid in port.gids or ():
+            if gid.routable and gid.address.ipv4_mapped:
+                homes.setdefault(gid.told.rpartition(".")[0], {})[port.name] = gid.told
+    alike = next((home for home in homes.values() if len(home) > 1), {})
+    return ", ".join(f"{name} {address}" for name, address in list(alike.items())[:_SHOWN])
 
 
 def _unroutable(port: Port, gids: tuple[Gid, ...]) -> Finding:

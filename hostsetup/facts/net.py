@@ -87,6 +87,11 @@ class Net:
         """Return an interface by its name."""
         return next((one for one in self.interfaces if one.name == name), None)
 
+    @property
+    def addressed(self) -> bool:
+        """Whether addresses are shown at all; a table of interfaces shows none."""
+        return self.measured or any(one.addresses for one in self.interfaces)
+
     def misleading(self, interface: Interface) -> bool:
         """Whether no peer can be reached through it: an overlay, or link-local addresses alone (a BMC's USB NIC)."""
         if interface.name == self.default:

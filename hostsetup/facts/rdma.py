@@ -10,7 +10,7 @@ from hostsetup.facts.pci_tree import full_address
 from hostsetup.facts.rdma_port import Port, Rdma
 from hostsetup.facts.rdma_sysfs import PROBE as SYSFS
 from hostsetup.facts.rdma_sysfs import parse_rdma_sysfs
-from hostsetup.facts.rdma_tools import parse_ibv_devinfo, parse_rdma_link
+from hostsetup.facts.rdma_tools import GIDS, parse_ibv_devinfo, parse_rdma_link, parse_show_gids
 from hostsetup.model import Evidence, Known, Probe, Unknown
 
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ _HEAD = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ", re.A
 
 
 def read(evidence: Evidence) -> Known[Rdma] | Unknown:
-    """Return the devices and ports: sysfs says most, ibv_devinfo the MTU, `rdma` the namespaces."""
+    """Return the devices and ports: sysfs says most, ibv_devinfo the MTU, `rdma` the namespaces, show_gids only GIDs."""
     tree = _from(evidence, "sysfs-rdma", parse_rdma_sysfs)
     devinfo = _from(evidence, "ibv-devinfo", parse_ibv_devinfo)
     links = _from(evidence, "rdma-link", parse_rdma_link)
-    found = [one for one in (tree, devinfo, links) if isinstance(one, Rdma)]
+    pasted = _from(evidence, GIDS, parse_show_gids)  # never asked: sysfs has the same table
+    found = [one for one in (tree, devinfo, links, pasted) if isinstance(one, Rdma)]
     if not found:
         gaps = [one for one in (devinfo, links, tree) if isinstance(one, Unknown)]
         return next((gap for gap in gaps if "lost" not in gap.reason), gaps[-1])

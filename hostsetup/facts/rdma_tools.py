@@ -1,4 +1,4 @@
-"""Reads `ibv_devinfo` (plain or -v) and `rdma link`, whole or in part. Takes a full MTU for no sign of an active port."""
+"""Reads `ibv_devinfo` (plain or -v), `rdma link` and `show_gids`, whole or in part. Takes a full MTU for no sign of an active port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hostsetup.facts.rdma_port import MAX_PORTS, Device, Gid, Port, Rdma
+from hostsetup.facts.rdma_port import ETHERNET, MAX_PORTS, Device, Gid, Port, Rdma
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 _FIELD = re.compile(r"([a-z_]+):\s+(.*)", re.ASCII)
 _GID = re.compile(r"GID\[\s*(\d{1,4})\]:\s+([0-9a-fA-F:.]+)(?:,\s*(?:IB/)?(RoCE v[12]))?.*", re.ASCII)
 _RDMA_LINK = re.compile(r"(?:link |\d+/\d+: )([^\s/]{1,64})/(\d{1,3}):? (.*)", re.ASCII)
-DEVINFO, LINK = "ibv-devinfo", "rdma-link"
+_GID_ROW = re.compile(
+    r"([^\s/]{1,64})\s+(\d{1,3})\s+(\d{1,4})\s+([0-9a-f:.]{3,45})\s+(?:[\d.]{7,15}\s+)?(?:RoCE )?v([12])(?:\s+(\S{1,32}))?",
+    re.ASCII | re.IGNORECASE,
+)
+UNNAMED = "unnamed"
+DEVINFO, LINK, GIDS = "ibv-devinfo", "rdma-link", "show-gids"
 _OF_PORT = {"state", "active_mtu", "link_layer", "active_width", "active_speed", "phys_state"}
 _STATES = {"ACTIVE", "ACTIVE_DEFER", "ARMED", "DOWN", "INIT", "NOP"}
 _NETNS = re.compile(r"netns (shared|exclusive)\b.*", re.ASCII)
@@ -28,13 +33,13 @@ def parse_ibv_devinfo(text: str) -> Rdma:
     """
     devices: dict[str, Device] = {}
     ports: list[Port] = []
-    device = Device("unnamed")
+    device = Device(UNNAMED)
     for line in map(str.strip, text.splitlines()):
         if found := _GID.fullmatch(line):
-            ports = ports or [Port(device.name, 1, layer="Ethernet", source=DEVINFO)]
+            ports = ports or [Port(device.name, 1, layer=ETHERNET, source=DEVINFO)]
             gid = Gid(int(found[1]), ipaddress.IPv6Address(found[2]), found[3] or "")
             if len(ports[-1].gids or ()) < 1000:
-                layer = ports[-1].layer or ("Ethernet" if gid.kind else "")
+                layer = ports[-1].layer or (ETHERNET if gid.kind else "")
                 ports[-1] = replace(ports[-1], gids=(*(ports[-1].gids or ()), gid), layer=layer)
         elif found := _FIELD.fullmatch(line):
             name, value = found[1], found[2].strip()[:100]
@@ -85,6 +90,22 @@ def _told(port: Port, name: str, value: str) -> Port:
             lanes = re.fullmatch(r"(\d+)X", port.rate, re.ASCII)
             return replace(port, rate_gbps=float(found[1]) * int(lanes[1])) if lanes else port
     return port
+
+
+def parse_show_gids(text: str) -> Rdma:
+    """Read the rows of `show_gids`; they tell of RoCE ports that have addresses, and of no port's state."""
+    ports: dict[tuple[str, int], Port] = {}
+    for line in map(str.strip, text.splitlines()):
+        found = _GID_ROW.fullmatch(line[:300])
+        if found is None or len(ports) > MAX_PORTS:
+            continue
+        key, netdev = (found[1], int(found[2])), found[6] or ""
+        gid = Gid(int(found[3]), ipaddress.IPv6Address(found[4]), f"RoCE v{found[5]}", netdev)
+        port = ports.get(key) or Port(*key, layer=ETHERNET, netdev=netdev, gids=(), source=GIDS)
+        ports[key] = replace(port, gids=(*(port.gids or ())[:1000], gid))
+    if not ports:
+        raise ValueError("no row of `show_gids`")
+    return Rdma({port.device: Device(port.device) for port in ports.values()}, tuple(ports.values()))
 
 
 def parse_rdma_link(text: str) -> Rdma:
