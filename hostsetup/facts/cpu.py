@@ -28,13 +28,20 @@ exit 0""",
 )
 
 
+_NAPLES = re.compile(r"EPYC 7\d\d1P?\b", re.ASCII)
+# what people grep for, and nothing but lscpu prints
+_TELLING = re.compile(
+    r"Socket\(s\)|NUMA node\(s\)|NUMA node\d{1,6} CPU\(s\)|Thread\(s\) per core|Core\(s\) per socket", re.ASCII
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Cpu:
     """The processors. `nodes`: all NUMA nodes; `cpu_nodes`: those with CPUs. None: not said.
 
     `hypervisor`: whose virtual machine this is, None on bare metal. `numa_off`: the kernel shows no NUMA nodes, which
     counts as one. `online`, `present`: how many CPUs run, and how many there are. `smt`: the kernel's word for it (`on`,
-    `off`, `forceoff`, `notsupported`, `notimplemented`).
+    `off`, `forceoff`, `notsupported`, `notimplemented`). `excerpt`: the lines that would name a hypervisor are not there.
     """
 
     architecture: str
@@ -53,6 +60,7 @@ class Cpu:
     present: int | None = None
     threads_per_core: int | None = None
     smt: str | None = None
+    excerpt: bool = False
 
     @property
     def nodes_per_socket(self) -> float | None:
@@ -84,16 +92,19 @@ class Cpu:
     @property
     def is_naples(self) -> bool:
         """Whether this is first-generation EPYC, or Hygon's: four nodes a socket are four dies (model below 30h)."""
-        return self.is_epyc and self.family in {0x17, 0x18} and self.model is not None and self.model < 0x30
+        if self.family is None or self.model is None:
+            return self.is_epyc and _NAPLES.search(self.model_name) is not None
+        return self.is_epyc and self.family in {0x17, 0x18} and self.model < 0x30
 
 
 def parse_lscpu(text: str) -> Cpu:
-    """Read lscpu: the flat text, the indented text since util-linux 2.37, or `lscpu -J`. Only the C locale."""
+    """Read lscpu: the flat text, the indented text since util-linux 2.37, `lscpu -J`, or lines of it. Only the C locale."""
     fields: dict[str, str] = {}
     is_json = text.lstrip().startswith("{")
     for name, value in _json_fields(text) if is_json else _text_fields(text):
         fields.setdefault(name, value)
-    if "Architecture" not in fields or ("CPU(s)" not in fields and "Vendor ID" not in fields):
+    whole_text = "Architecture" in fields and bool({"CPU(s)", "Vendor ID"} & fields.keys())
+    if not whole_text and not any(map(_TELLING.fullmatch, fields)):
         raise ValueError("not lscpu in the C locale: no Architecture and CPU(s)")
     nodes = {
         int(found[1]): cpus
@@ -103,13 +114,13 @@ def parse_lscpu(text: str) -> Cpu:
     said = _number(fields.get("NUMA node(s)"))
     instances = re.search(r"\((\d{1,6}) instances?\)", fields.get("L3 cache") or fields.get("L3") or "", re.ASCII)
     with_cpus = sum(1 for cpus in nodes.values() if cpus.strip(" -"))
-    numa_off = said is None and not nodes and (is_json or _past_numa(list(fields)))
+    numa_off = whole_text and said is None and not nodes and (is_json or _past_numa(list(fields)))
     # a list of nodes that is shorter than their number was cut off: how many have CPUs is not known then
     whole = said is None or len(nodes) >= said
     flags = fields.get("Flags", "").split()
     return Cpu(
-        architecture=fields["Architecture"],
-        vendor=fields.get("Vendor ID", ""),
+        architecture=fields.get("Architecture", ""),
+        vendor=fields.get("Vendor ID", "") or _vendor(fields.get("Model name", "")),
         model_name=fields.get("Model name", ""),
         family=_number(fields.get("CPU family")),
         model=_number(fields.get("Model")),
@@ -123,7 +134,12 @@ def parse_lscpu(text: str) -> Cpu:
         online=cpu_count(fields.get("On-line CPU(s) list")),
         present=_number(fields.get("CPU(s)")),
         threads_per_core=_number(fields.get("Thread(s) per core")),
+        excerpt=not whole_text or (not flags and not {"Hypervisor vendor", "Virtualization"} & fields.keys()),
     )
+
+
+def _vendor(model_name: str) -> str:
+    return "AuthenticAMD" if model_name.startswith("AMD ") else "GenuineIntel" if "Intel(R)" in model_name else ""
 
 
 def _past_numa(names: list[str]) -> bool:

@@ -36,6 +36,7 @@ exit 0""",
 )
 _LSMOD = re.compile(r"([A-Za-z0-9_]+)\s+\d+\s+-?\d+(?:\s.*)?", re.ASCII)
 _NODE = re.compile(r"/dev/[\w-]{1,40}", re.ASCII)
+_NO_DRIVER = re.compile(r"(?:couldn't|could not) communicate with the NVIDIA driver")
 _LIMIT = 2000
 
 
@@ -80,7 +81,7 @@ def parse_lsmod(text: str) -> GpuModules:
 
 
 def read(evidence: Evidence) -> Known[GpuModules] | Unknown:
-    """Return the modules, drivers and nodes, or from a saved `lsmod` the modules alone."""
+    """Return the modules, drivers and nodes, or from a saved `lsmod`, or nvidia-smi's complaint, the modules alone."""
     reply = evidence.answer("gpu-modules")
     pasted = evidence.replies.get("lsmod")
     try:
@@ -88,6 +89,9 @@ def read(evidence: Evidence) -> Known[GpuModules] | Unknown:
             return Known(parse_gpu_modules(reply.text))
         if pasted is not None:
             return Known(parse_lsmod(pasted.text))
+        for name, other in evidence.replies.items():
+            if name.startswith("nvidia-smi") and _NO_DRIVER.search(f"{other.text}\n{other.error_text}"):
+                return Known(GpuModules(frozenset(), None, None, name))
     except ValueError as error:
         return Unknown(f"`gpu-modules`: {error}")
     return reply

@@ -30,6 +30,7 @@ exit 0""",
 _OPTIONS = {"l": "memlock", "n": "nofile", "u": "nproc"}  # by the letter that ulimit takes
 _OPTION = re.compile(r"(?<![\w-])-([lnu])[:)]")
 _VALUE = r"(unlimited|-?\d{1,20})"
+_ASKED = re.compile(r"\bulimit -S?([lnu])$")  # what somebody typed; its answer is a number alone
 _LAST = re.compile(rf"\s{_VALUE}$", re.ASCII)
 _DASH = re.compile(rf"(locked memory\(kbytes\)|process|nofiles)\s+{_VALUE}", re.ASCII)
 _DASH_NAMES = {"locked memory(kbytes)": "memlock", "process": "nproc", "nofiles": "nofile"}
@@ -66,8 +67,12 @@ def parse_limits(text: str) -> Limits:
     """Read `ulimit -a` as bash, ksh, zsh, dash or busybox print it, /proc/PID/limits, prlimit, and lines `sysctl FILE N`."""
     found: dict[str, Limit] = {}
     system: dict[str, int] = {}
+    asked = ""
     for line in (line.strip() for line in text.splitlines() if len(line) < LONGEST_LINE):
-        if pair := _PAIR.fullmatch(line):
+        alone, asked = asked, found_one[1] if (found_one := _ASKED.search(line)) else ""
+        if alone and re.fullmatch(_VALUE, line, re.ASCII):
+            found.setdefault(_OPTIONS[alone], Limit(_number(line)))
+        elif pair := _PAIR.fullmatch(line):
             name = _PAIR_NAMES.get(pair[1]) or pair[1].lower()
             scale = _KIB if name == "memlock" else 1  # bytes there, kilobytes in ulimit
             found[name] = Limit(_number(pair[2], scale), _number(pair[3], scale))

@@ -22,6 +22,7 @@ _BUS = re.compile(r"Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2})\b", re.ASC
 _CAPABILITY = re.compile(r"Capabilities: \[([0-9a-f]{2,3})(?: v\d+)?\] (.*)", re.ASCII)
 
 LONGEST_LINE = 2000
+_LONGEST_PREFIX = 120
 
 _CLASSES: Final = {
     "VGA compatible controller": "0300",
@@ -132,7 +133,9 @@ def parse_loose(text: str) -> tuple[int, ...]:
     for line in _lines(text):
         if HEADER.match(line) or len(words) > MAX_FUNCTIONS:
             break
-        if line.strip().startswith("ACSCtl:") and (word := parse_flags(line.strip())) is not None:
+        # `grep -n` and tools that ask many hosts put a number or a name before it
+        at = line.find("ACSCtl:", 0, _LONGEST_PREFIX)
+        if at >= 0 and (word := parse_flags(line[at:].strip())) is not None:
             words.append(word)
     if not words:
         raise ValueError("no ACS control word without an address")

@@ -41,6 +41,8 @@ def read(machine: Machine | None = None, cpu: Cpu | None = None) -> Known[Virt] 
         return Unknown("neither `machine-files` nor `lscpu` says whether this is a virtual machine or a container")
     if machine is None:
         hypervisor = cpu.hypervisor if cpu is not None else None
+        if hypervisor is None and cpu is not None and cpu.excerpt:
+            return Unknown("`lscpu`: the lines that would name a hypervisor are not shown")
         return Known(Virt(hypervisor or "", "", "lscpu", f"Hypervisor vendor: {hypervisor or 'none'}"))
     container, told = _container(machine)
     if machine.vm:
