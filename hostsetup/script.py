@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")  # one command and its words: a restri
 # sits in uninterruptible sleep. A probe that will not die is left behind. setsid gives each probe a process group to kill.
 # Only a shell's own kill ends the group: /bin/kill of procps-ng 4.0 takes `kill -KILL -1234` for -1, every process there is.
 _PROLOGUE = """\
-main() {
+printf '\\n%s now %s\\n' "$mark" "$(date +%s.%N)"
 umask 077
 unset ENV BASH_ENV CDPATH SUDO_ASKPASS
 export LC_ALL=C LANG=C TERM=dumb COLUMNS=200
@@ -136,7 +136,7 @@ def build(probes: Iterable[Probe], mark: str) -> str:
     """
     if not _MARK.fullmatch(mark):
         raise ValueError("the mark must be 8 to 64 letters and digits")
-    lines = [_PROLOGUE.replace("@BLOCKS@", str(MAX_BYTES // 512)), f"mark={mark}\n"]
+    lines = [f"main() {{\nmark={mark}\n", _PROLOGUE.replace("@BLOCKS@", str(MAX_BYTES // 512))]
     seen = set[str]()
     for probe in probes:
         if not _NAME.fullmatch(probe.name) or probe.name in seen:
@@ -178,6 +178,17 @@ def parse(stream: bytes, mark: str) -> Mapping[str, Reply]:
         reply = Reply(out[:MAX_BYTES], err[:MAX_BYTES], int(found["rc"]))  # a host may not keep to the program
         replies.setdefault(found["name"].decode(), reply)
     return replies
+
+
+def parse_now(stream: bytes, mark: str) -> str:
+    """Return what the host's clock showed when the program began, in seconds since 1970; empty: it did not say.
+
+    busybox and other small dates know no fractions: what they print instead stands behind the dot.
+    """
+    found = re.search(
+        rb"^%b now (\d{1,12}(?:\.(?:\d{1,9}|%%?N))?)\r?$" % re.escape(mark.encode()), stream, re.MULTILINE
+    )
+    return found[1].decode() if found else ""
 
 
 def _decode(body: bytes, how: bytes) -> bytes:

@@ -71,12 +71,14 @@ def ask(host: Host, *, timeout_s: float) -> Evidence:
     replies: dict[str, Reply] = {}
     broken = ""
     try:
-        replies["clock"] = _clock(shell)
         mark = secrets.token_hex(16)
         program = script.build(known_host.PROBES, mark).encode()
         left_s = max(timeout_s - (time.monotonic() - start), 1.0)
-        stream, broken = _run(shell, program, left_s)
+        stream, span, broken = _run(shell, program, left_s)
         answers = script.parse(stream, mark)
+        replies["clock"] = _clock(script.parse_now(stream, mark), span)
+        if not broken and not (span and span[1] - span[0] < _QUICK_S and replies["clock"].stdout):
+            replies["clock"] = _asked(shell, replies["clock"].stdout)
         # a host that reads the mark can answer what it was not asked, and so pass itself off as the collector
         replies |= {probe.name: answers[probe.name] for probe in known_host.PROBES if probe.name in answers}
     except RemoteError as error:
@@ -120,37 +122,40 @@ def _reach(host: Host, timeout_s: float) -> tuple[Shell, str]:
         raise RemoteError(error.outcome, what, where=error.where, next_step=error.next_step) from error
 
 
-def _run(shell: Shell, program: bytes, timeout_s: float) -> tuple[bytes, str]:
-    """Return what the program sent, and why it did not send all, if so."""
+def _run(shell: Shell, program: bytes, timeout_s: float) -> tuple[bytes, tuple[float, float] | None, str]:
+    """Return what the program sent, between which times it began, and why it did not send all, if so."""
     try:
         done: Completed = shell.run("sh -s", stdin=program, timeout_s=timeout_s, max_bytes=MOST_BYTES)
     except RemoteError as error:
-        return error.partial, error.what
+        return error.partial, None, error.what
     if done.truncated:
-        return done.stdout, f"the answers were cut off at {MOST_BYTES >> 20} MiB"
+        return done.stdout, done.span, f"the answers were cut off at {MOST_BYTES >> 20} MiB"
     if done.exit_code is None:
-        return done.stdout, f"the probes were cut off after {timeout_s:.0f} s"
+        return done.stdout, done.span, f"the probes were cut off after {timeout_s:.0f} s"
     complaint = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-    return done.stdout, f"the probes ended with exit code {done.exit_code}: {complaint}" if done.exit_code else ""
+    broken = f"the probes ended with exit code {done.exit_code}: {complaint}" if done.exit_code else ""
+    return done.stdout, done.span, broken
 
 
-def _clock(shell: Shell) -> Reply:
-    """Sample the host's clock over the open connection: a line is local time before, remote time, local time after.
+def _clock(there: str, span: tuple[float, float] | None) -> Reply:
+    """Return the reply `clock`: a line is local time before, remote time, local time after."""
+    if not there or span is None:
+        return Reply()
+    return Reply(f"{span[0]:.6f} {there} {span[1]:.6f}\n".encode())
 
-    A quick exchange is asked once; one that takes its time, and so leaves much unsaid, up to three times.
-    """
-    lines = []
+
+def _asked(shell: Shell, sampled: bytes) -> Reply:
+    """Sample the clock over the open connection as well: the exchange that began the program left much unsaid."""
+    done = None
     for _ in range(_SAMPLES):
-        before = time.time()
         done = shell.run("date +%s.%N", timeout_s=10, max_bytes=1000)
-        after = time.time()
         remote_time = _DATE.fullmatch(done.stdout.strip().rpartition(b"\n")[2])
-        if remote_time is None:
+        if remote_time is None or done.span is None:
             break
-        lines.append(f"{before:.6f} {remote_time[0].decode()} {after:.6f}\n")
-        if after - before < _QUICK_S:
+        sampled += _clock(remote_time[0].decode(), done.span).stdout
+        if done.span[1] - done.span[0] < _QUICK_S:
             break
-    return Reply("".join(lines).encode(), done.stderr, done.exit_code)
+    return Reply(sampled, done.stderr if done else b"", done.exit_code if done else None)
 
 
 def _out_of_reach(host: Host, error: OperatorError, elapsed_s: float) -> Evidence:

@@ -9,6 +9,7 @@ import logging
 import select
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -59,8 +60,10 @@ class Remote:
         try:
             channel = self.connection.transport.open_session(timeout=timeout_s)
             try:
+                sent_at = time.time()
                 execute(channel, wrapped(command), deadline)
-                return _pump(channel, stdin, (out, err), deadline, max_bytes)
+                done, came_at = _pump(channel, stdin, (out, err), deadline, max_bytes)
+                return replace(done, span=(sent_at, came_at)) if came_at else done
             finally:
                 _close(channel)
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -179,21 +182,23 @@ def execute(channel: paramiko.Channel, command: str, deadline: float) -> None:
 
 def _pump(
     channel: paramiko.Channel, stdin: bytes, into: tuple[bytearray, bytearray], deadline: float, max_bytes: int
-) -> Completed:
-    """Feed and drain a channel until the command ends or a limit is reached."""
+) -> tuple[Completed, float]:
+    """Feed and drain a channel until the command ends or a limit is reached; return also when its first output came."""
     out, err = into
     left = memoryview(stdin)
     channel.settimeout(0.0)
     ready = select.poll()
     ready.register(channel.fileno(), select.POLLIN)
-    open_end, quiet_since = True, 0.0
+    open_end, quiet_since, came_at = True, 0.0, 0.0
     while True:
         # The exit is asked for before the streams are: what came before it is then already there to be read.
         ended = channel.exit_status_ready()
         complete = ended and channel.eof_received
         came = _drain(channel, out, err, max_bytes)
+        came_at = came_at or (time.time() if came else 0.0)
         if len(out) + len(err) > max_bytes:
-            return Completed(None, bytes(out[:max_bytes]), bytes(err[: max(max_bytes - len(out), 0)]), truncated=True)
+            kept = bytes(out[:max_bytes]), bytes(err[: max(max_bytes - len(out), 0)])
+            return Completed(None, *kept, truncated=True), came_at
         if open_end:
             left = _feed(channel, left)
             if not left:
@@ -204,9 +209,9 @@ def _pump(
         if complete or (ended and now - quiet_since > LINGER_S):
             if channel.exit_status < 0:
                 raise EOFError("the command's exit code never came")
-            return Completed(channel.exit_status, bytes(out), bytes(err))
+            return Completed(channel.exit_status, bytes(out), bytes(err)), came_at
         if now >= deadline:
-            return Completed(None, bytes(out), bytes(err))
+            return Completed(None, bytes(out), bytes(err)), came_at
         if came or (left and channel.send_ready()):
             continue
         if channel.eof_received:

@@ -24,13 +24,15 @@ class Completed:
     """What a command on a host did.
 
     `exit_code` is as a POSIX shell tells it (128 + n: killed by signal n), or None when the command was left behind: at
-    its deadline, or when it had sent more than it may (`truncated`).
+    its deadline, or when it had sent more than it may (`truncated`). `span`: this machine's clock (seconds since 1970) just
+    before the command was sent and, at the latest, when its first output had come; None: nothing came.
     """
 
     exit_code: int | None
     stdout: bytes
     stderr: bytes
     truncated: bool = False
+    span: tuple[float, float] | None = None
 
     @property
     def signal(self) -> str | None:
@@ -72,7 +74,7 @@ class Local:
         self, command: str, *, stdin: bytes = b"", timeout_s: float = 30.0, max_bytes: int = MOST_BYTES
     ) -> Completed:
         """Run one POSIX sh command line; what outlives its limits is killed with its children."""
-        deadline = time.monotonic() + timeout_s
+        deadline, sent_at = time.monotonic() + timeout_s, time.time()
         process = subprocess.Popen(
             ["/bin/sh", "-c", wrapped(command)],
             stdin=subprocess.PIPE,
@@ -96,6 +98,7 @@ class Local:
             bytes(out[:max_bytes]),
             bytes(err[: max(max_bytes - len(out), 0)]),
             truncated,
+            (sent_at, time.time()) if out or err else None,
         )
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ class Sshd:
             "UsePAM": "no",
             "LogLevel": "VERBOSE",
             "PermitRootLogin": "yes",
+            "SetEnv": "SHLVL=2",  # bash then reads no .bashrc of the person who runs the tests
             **options,
         }
         (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
