@@ -33,7 +33,7 @@ _BESIDE = re.compile(
     r"```\w*|(?:\S{1,200}(?: \S{1,200}\])?)?[$#>%](?: (?:sudo )?cat /proc/cmdline)?|(?:sudo )?cat /proc/cmdline"
 )
 _LOGGED = re.compile(r"^(?:.{0,100}\b)?(?:Kernel c|C)ommand line: ")
-_FENCE = re.compile(r"^\s*```.*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _OPENS, _CLOSES = {"if", "case", "for", "while", "until", "{", "("}, {"fi", "esac", "done", "}", ")"}
 _NAMES = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
 _OTHER_WORDS = {"then", "else", "do"}

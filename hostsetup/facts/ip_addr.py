@@ -22,7 +22,7 @@ _BRIEF = re.compile(
     r"([^\s:@]{1,32})(?:@([^\s:]{1,32}))?\s+(UP|DOWN|UNKNOWN|DORMANT|LOWERLAYERDOWN|NOTPRESENT)(?:\s+(.*))?", re.ASCII
 )
 _LABEL = re.compile(r"scope (?:global|host|link|site) (?:\S+ )*?([^\s:]{1,32})(?::\S+)?", re.ASCII)
-_JSON = re.compile(r"^\s*(?=\[\s*[\[{\]]|\{)", re.MULTILINE)
+_JSON = re.compile(r"^[ \t]*(?=\[\s*[\[{\]]|\{)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
