@@ -128,7 +128,7 @@ def _anonymous(acs: Acs) -> Finding:
             ("sudo lspci -D -vvv",),
             needs_root=True,
         ),
-        evidence=tuple(f"lspci-vvv: ACSCtl: {flags(word)}" for word in bad[:5]),
+        evidence=tuple(f"{acs.loose_source}: ACSCtl: {flags(word)}" for word in bad[:5]),
     )
 
 

@@ -27,6 +27,7 @@ class Acs:
     unreadable: tuple[str, ...]
     lines: Mapping[str, str]
     loose: tuple[int, ...] = ()
+    loose_source: str = "lspci-vvv"
 
     @property
     def redirecting(self) -> tuple[str, ...]:
@@ -54,7 +55,7 @@ def read(pci: Pci) -> Known[Acs] | Unknown:
     lines = {
         address: f"{functions[address].source}: {address} ACSCtl: {flags(word)}" for address, word in words.items()
     }
-    return Known(Acs(words, unreadable, lines, pci.loose))
+    return Known(Acs(words, unreadable, lines, pci.loose, pci.loose_source))
 
 
 def _was_read(function: Function | None) -> bool:

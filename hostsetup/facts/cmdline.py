@@ -34,6 +34,9 @@ _BESIDE = re.compile(
 )
 _LOGGED = re.compile(r"^(?:.{0,100}\b)?(?:Kernel c|C)ommand line: ")
 _FENCE = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
+_BEFORE = re.compile(
+    r"^(?:[\w./-]{0,200}grub[\w./-]{0,60}:)?(?:\d{1,5}[:-])?(?=GRUB_)", re.MULTILINE | re.ASCII
+)  # what grep puts there
 _OPENS, _CLOSES = {"if", "case", "for", "while", "until", "{", "("}, {"fi", "esac", "done", "}", ")"}
 _NAMES = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
 _OTHER_WORDS = {"then", "else", "do"}
@@ -90,7 +93,7 @@ def parse_grub(text: str) -> Words:
     known = False
     lost: list[str] = []
     depth = 0
-    for command in commands(_FENCE.sub("", text), variables):
+    for command in commands(_BEFORE.sub("", _FENCE.sub("", text)), variables):
         words = list(command.words)
         while words and words[0] in _OTHER_WORDS | {"export"}:
             words.pop(0)

@@ -12,7 +12,8 @@ from hostsetup.facts.pci_tree import MAX_DEPTH, MAX_FUNCTIONS, Function, full_ad
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HEADER = re.compile(r"[ \t]*((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.IGNORECASE | re.ASCII)
+_ADDRESS = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+HEADER = re.compile(rf"[ \t]*({_ADDRESS}) +(\S.*)", re.IGNORECASE | re.ASCII)
 _NUMBERED = re.compile(
     r"(?P<class>.*?) \[(?P<code>[0-9a-f]{4})\]: (?P<name>.*) \[(?P<id>[0-9a-f]{4}:[0-9a-f]{4})\]", re.ASCII
 )
@@ -23,6 +24,8 @@ _CAPABILITY = re.compile(r"Capabilities: \[([0-9a-f]{2,3})(?: v\d+)?\] (.*)", re
 
 LONGEST_LINE = 2000
 _LONGEST_PREFIX = 120
+_SETPCI = re.compile(rf"(?:{_ADDRESS}\s*(?:[:=]|->)?\s*)?(?:0x)?([0-9a-f]{{4}})", re.IGNORECASE | re.ASCII)
+_LARGEST_WORD = 0x1FFF  # with the enhanced bits of PCIe 6
 
 _CLASSES: Final = {
     "VGA compatible controller": "0300",
@@ -139,6 +142,15 @@ def parse_loose(text: str) -> tuple[int, ...]:
             words.append(word)
     if not words:
         raise ValueError("no ACS control word without an address")
+    return tuple(words)
+
+
+def parse_setpci(text: str) -> tuple[int, ...]:
+    """Return what somebody read of control words by setpci, a line each; raise ValueError where a value cannot be one."""
+    found = [_SETPCI.fullmatch(line[:LONGEST_LINE].strip()) for line in text.splitlines()[:MAX_FUNCTIONS]]
+    words = [word for one in found if one and (word := int(one[1], 16)) != 0xFFFF]  # all ones: nothing answers there
+    if not words or max(words) > _LARGEST_WORD:
+        raise ValueError("no ACS control word, or other registers")
     return tuple(words)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hostsetup.facts.lspci import parse_loose, parse_lspci
+from hostsetup.facts.lspci import parse_loose, parse_lspci, parse_setpci
 from hostsetup.facts.pci_sysfs import PROBE as SYSFS
 from hostsetup.facts.pci_sysfs import parse_sysfs
 from hostsetup.facts.pci_tree import Function, Pci
@@ -22,22 +22,26 @@ def read(evidence: Evidence) -> Known[Pci] | Unknown:
     text = _functions(evidence, "lspci-vvv", parse_lspci)
     tree = _functions(evidence, "sysfs-pci", parse_sysfs)
     if isinstance(tree, Unknown):
-        loose = _loose(evidence)
+        loose, source = _loose(evidence)
         if isinstance(text, Unknown):
-            return Known(Pci({}, loose)) if loose else text
-        return Known(Pci(text, loose))
+            return Known(Pci({}, loose, source)) if loose else text
+        return Known(Pci(text, loose, source))
     if isinstance(text, Unknown):
         return Known(Pci(tree))
     merged = {**text, **{address: _merge(function, text.get(address)) for address, function in tree.items()}}
     return Known(Pci(merged))
 
 
-def _loose(evidence: Evidence) -> tuple[int, ...]:
-    reply = evidence.answer("lspci-vvv")
-    try:
-        return () if isinstance(reply, Unknown) else parse_loose(reply.text)
-    except ValueError:
-        return ()
+def _loose(evidence: Evidence) -> tuple[tuple[int, ...], str]:
+    """Return words without an address: of a grep of lspci, or of setpci by somebody's hand, which we never ask."""
+    for probe, parse in (("lspci-vvv", parse_loose), ("setpci", parse_setpci)):
+        reply = evidence.answer(probe)
+        try:
+            if not isinstance(reply, Unknown):
+                return parse(reply.text), probe
+        except ValueError:
+            continue
+    return (), ""
 
 
 def _functions(

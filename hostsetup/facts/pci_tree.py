@@ -108,11 +108,12 @@ class Pair:
 class Pci:
     """All functions of a host, by full address.
 
-    `loose`: ACS control words of lines that stand below no address, as in the output of a grep.
+    `loose`: ACS control words of lines that stand below no address, as in the output of a grep; `loose_source`: of what.
     """
 
     functions: Mapping[str, Function]
     loose: tuple[int, ...] = ()
+    loose_source: str = "lspci-vvv"
 
     @cached_property
     def gpus(self) -> tuple[Function, ...]:

@@ -10,7 +10,7 @@ from hostsetup.facts.pci_tree import full_address
 from hostsetup.facts.rdma_port import Port, Rdma
 from hostsetup.facts.rdma_sysfs import PROBE as SYSFS
 from hostsetup.facts.rdma_sysfs import parse_rdma_sysfs
-from hostsetup.facts.rdma_tools import GIDS, parse_ibv_devinfo, parse_rdma_link, parse_show_gids
+from hostsetup.facts.rdma_tools import GIDS, IBSTAT, parse_ibstat, parse_ibv_devinfo, parse_rdma_link, parse_show_gids
 from hostsetup.model import Evidence, Known, Probe, Unknown
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ def read(evidence: Evidence) -> Known[Rdma] | Unknown:
     tree = _from(evidence, "sysfs-rdma", parse_rdma_sysfs)
     devinfo = _from(evidence, "ibv-devinfo", parse_ibv_devinfo)
     links = _from(evidence, "rdma-link", parse_rdma_link)
-    pasted = _from(evidence, GIDS, parse_show_gids)  # never asked: sysfs has the same table
-    found = [one for one in (tree, devinfo, links, pasted) if isinstance(one, Rdma)]
+    # never asked, for sysfs has it all
+    pasted = (_from(evidence, IBSTAT, parse_ibstat), _from(evidence, GIDS, parse_show_gids))
+    found = [one for one in (tree, devinfo, links, *pasted) if isinstance(one, Rdma)]
     if not found:
         gaps = [one for one in (devinfo, links, tree) if isinstance(one, Unknown)]
         return next((gap for gap in gaps if "lost" not in gap.reason), gaps[-1])

@@ -1,4 +1,4 @@
-"""Reads `ibv_devinfo` (plain or -v), `rdma link` and `show_gids`, whole or in part. Takes a full MTU for no sign of an active port."""
+"""Reads `ibv_devinfo` (plain or -v), `rdma link`, `ibstat` and `show_gids`, whole or in part. Takes a full MTU for no sign of an active port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hostsetup.facts.rdma_port import ETHERNET, MAX_PORTS, Device, Gid, Port, Rdma
+from hostsetup.facts.rdma_port import ETHERNET, INFINIBAND, MAX_PORTS, Device, Gid, Port, Rdma
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +20,11 @@ _GID_ROW = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 UNNAMED = "unnamed"
-DEVINFO, LINK, GIDS = "ibv-devinfo", "rdma-link", "show-gids"
+DEVINFO, LINK, GIDS, IBSTAT = "ibv-devinfo", "rdma-link", "show-gids", "ibstat"
 _OF_PORT = {"state", "active_mtu", "link_layer", "active_width", "active_speed", "phys_state"}
 _STATES = {"ACTIVE", "ACTIVE_DEFER", "ARMED", "DOWN", "INIT", "NOP"}
+_CA = re.compile(r"CA '([^'\s]{1,64})'")
+_STAT = re.compile(r"([A-Za-z][\w ]{1,40}):(.*)", re.ASCII)
 _NETNS = re.compile(r"netns (shared|exclusive)\b.*", re.ASCII)
 
 
@@ -89,6 +91,43 @@ def _told(port: Port, name: str, value: str) -> Port:
         case "active_speed" if found := re.fullmatch(r"(\d{1,4}(?:\.\d)?) Gbps.*", value, re.ASCII):
             lanes = re.fullmatch(r"(\d+)X", port.rate, re.ASCII)
             return replace(port, rate_gbps=float(found[1]) * int(lanes[1])) if lanes else port
+    return port
+
+
+def parse_ibstat(text: str) -> Rdma:
+    """Read `ibstat`; raise ValueError where it tells of no port."""
+    devices: dict[str, Device] = {}
+    ports: list[Port] = []
+    for line in map(str.strip, text.splitlines()):
+        if found := _CA.fullmatch(line):
+            devices[found[1]] = Device(found[1])
+        elif devices and (found := _STAT.fullmatch(line)):
+            device = list(devices)[-1]
+            name, value = found[1].lower(), found[2].strip()[:100]
+            if name.startswith("port ") and name[5:].isdigit() and len(ports) < MAX_PORTS:
+                ports.append(Port(device, int(name[5:]), source=IBSTAT))
+            elif ports and ports[-1].device == device:
+                ports[-1] = _stated(ports[-1], name, value)
+            elif name == "firmware version":
+                devices[device] = replace(devices[device], firmware=value)
+    if not ports:
+        raise ValueError("no port: not the output of `ibstat`")
+    return Rdma(devices, tuple(ports))
+
+
+def _stated(port: Port, name: str, value: str) -> Port:
+    match name:
+        case "state":
+            return replace(port, state="INIT" if value.startswith("Init") else value.upper())
+        case "physical state":
+            return replace(port, phys=value.replace(" ", "").upper())
+        case "rate" if re.fullmatch(r"\d{1,4}", value, re.ASCII):
+            # a port that is down tells the least rate there is
+            return replace(port, rate_gbps=float(value) if port.active else None)
+        case "base lid" if re.fullmatch(r"\d{1,8}", value, re.ASCII):
+            return replace(port, lid=int(value))
+        case "link layer" if value in {INFINIBAND, ETHERNET}:
+            return replace(port, layer=value)
     return port
 
 
