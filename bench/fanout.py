@@ -139,7 +139,7 @@ def command(tool: str, made: Fleet, names: tuple[str, ...], window: int) -> str:
             (folder / "fabric_pool.py").write_text(FABRIC)
             return f"{python} {folder}/fabric_pool.py {hosts} {config} {window} {program}"
         case "xargs":
-            one = f"ssh -F {config} {{}} sh -s <{program} >{folder}/out-{{}} 2>/dev/null && echo {{}}"
+            one = f"ssh -F {config} {{}} sh -s <{program} >{folder}/out-{{}} 2>/dev/null && echo {{}}; true"
             return f"xargs -P {window} -I{{}} sh -c '{one}' <{hosts} | wc -l"
         case "clush":
             clush = Path(python).with_name("clush")

@@ -24,6 +24,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _MARK = re.compile(r"[A-Za-z0-9]{8,64}")
 _PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")  # one command and its words: a restricted sudoers may allow exactly this
 
+_HEAD = re.compile(rb" (?P<name>[a-z0-9][a-z0-9-]{0,63}) (?P<rc>\d{1,3}) (?P<how>base64|hex)")
+_END = re.compile(rb"\.end(\n|$)")
+_NOW = re.compile(rb"(\d{1,12}(?:\.(?:\d{1,9}|%?N))?)\r?\n")
+
 # Why files and polling instead of `timeout` and `wait`: `timeout` may be missing, and neither returns while a process
 # sits in uninterruptible sleep. A probe that will not die is left behind. setsid gives each probe a process group to kill.
 # Only a shell's own kill ends the group: /bin/kill of procps-ng 4.0 takes `kill -KILL -1234` for -1, every process there is.
@@ -163,20 +167,18 @@ def _call(probe: Probe) -> str:
 def parse(stream: bytes, mark: str) -> Mapping[str, Reply]:
     """Return the replies whose frames are whole; of a probe that answers twice, the first."""
     replies: dict[str, Reply] = {}
-    tag = re.escape(mark.encode())
-    # within a frame no line may hold the mark, so half a frame never swallows the next one
-    frame = re.compile(
-        rb"^%b (?P<name>[a-z0-9-]+) (?P<rc>\d{1,3}) (?P<how>base64|hex)\r?\n(?P<out>(?:(?!%b).*\n)*)"
-        rb"%b\.err\r?\n(?P<err>(?:(?!%b).*\n)*)%b\.end\r?$" % ((tag,) * 5),
-        re.MULTILINE,
-    )
-    for found in frame.finditer(stream):
+    # no frame holds the mark inside, so half a frame never swallows the next one
+    parts = stream.replace(b"\r\n", b"\n").split(b"\n" + mark.encode())
+    for head, middle, end in zip(parts, parts[1:], parts[2:], strict=False):
+        begun, line, out = head.partition(b"\n")
+        found = _HEAD.fullmatch(begun)
+        if not (found and line and middle.startswith(b".err\n") and _END.match(end)):
+            continue
         try:
-            out, err = (_decode(found[part], found["how"])[:MAX_BYTES] for part in ("out", "err"))
+            out, err = (_decode(body, found["how"])[:MAX_BYTES] for body in (out, middle[5:]))
         except ValueError:
             continue
-        reply = Reply(out[:MAX_BYTES], err[:MAX_BYTES], int(found["rc"]))  # a host may not keep to the program
-        replies.setdefault(found["name"].decode(), reply)
+        replies.setdefault(found["name"].decode(), Reply(out, err, int(found["rc"])))
     return replies
 
 
