@@ -29,24 +29,24 @@ def main() -> None:
         os.write(1, f"Welcome {ACTS}\n{'0' * 32} id 0 base64\n".encode() * 50)
         os.write(2, f"{ACTS}\n".encode() * 50)
         os.execv("/bin/sh", ["sh", "-c", command])
-    if "date +" in command:
-        clock(kind)
-    elif kind == "clock":
-        os.execv("/bin/sh", ["sh", "-c", command])
-    elif kind == "silent":
+    if kind == "silent":
         time.sleep(600)
+    if "date +" in command:
+        send(b"\x1b[2J 1e999\n" * 1000)
+        return
+    program = sys.stdin.read()
+    mark = re.search(r"^mark=(\w+)$", program, re.MULTILINE)[1].encode()
+    names = re.findall(r"^(?:if hung .*; else )?probe(?:_root)? (\S+) \d+ ", program, re.MULTILINE)
+    if kind == "clock":
+        clock(mark, command, program)
     else:
-        program = sys.stdin.read()
-        mark = re.search(r"^mark=(\w+)$", program, re.MULTILINE)[1].encode()
-        names = re.findall(r"^(?:if hung .*; else )?probe(?:_root)? (\S+) \d+ ", program, re.MULTILINE)
         globals()[kind](mark, names)
 
 
-def clock(kind: str) -> None:
-    if kind == "clock":
-        send(b"9" * 900 + b"\n" + "٣٣٣.٣".encode() + b"\n1e999 NaN -inf \x1b[2J\n" * 100)
-    elif kind != "silent":
-        subprocess.run(["date", "+%s.%N"], check=False)
+def clock(mark: bytes, command: str, program: str) -> None:
+    for time_of_day in ("9" * 900, "٣٣٣.٣", "1e999", "NaN", "-inf", "\x1b[2J", "999999999999.9", "1"):
+        send(b"\n" + mark + f" now {time_of_day}\n".encode())
+    subprocess.run(["sh", "-c", command], input=program.encode(), check=False)
 
 
 def send(data: bytes) -> None:

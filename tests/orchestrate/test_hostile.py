@@ -23,8 +23,7 @@ _spec = importlib.util.spec_from_file_location("hostile", HERE / "hostile.py")
 hostile = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(hostile)
 
-TIMEOUT_S = 15
-MOST_MIB = 700
+MOST_MIB, MOST_CPU_S = 700, 90
 GOOD = ("good1", "good2")
 MACHINE = {path.stem: Reply(path.read_bytes()) for path in (ROOT / "tests/machines/hgx-h100").glob("*.txt")}
 ACTIVE = set(map(chr, (*range(9), *range(11, 32), *range(127, 160)))) | set("\u202e\u202c\u200b\ufeff")
@@ -78,15 +77,21 @@ def fleet(lasting_sshd, tmp_path_factory):
 def alone(fleet):
     """The honest hosts among themselves."""
     config, folder = fleet
-    return Audit(config, folder / "alone", ",".join(GOOD), "--json", "--timeout", TIMEOUT_S)
+    return Audit(config, folder / "alone", ",".join(GOOD), "--json")
 
 
 @pytest.fixture(scope="module")
-def among(fleet):
+def timeout_s(alone):
+    """As long as the honest hosts need when they share the machine with the others, however busy it is."""
+    return max(15, 4 * int(alone.wall_s))
+
+
+@pytest.fixture(scope="module")
+def among(fleet, timeout_s):
     """The honest hosts among all the others."""
     config, folder = fleet
     target = ",".join((*GOOD, *hostile.KINDS))
-    return Audit(config, folder / "among", target, "--json", "--timeout", TIMEOUT_S, "--save", folder / "evidence")
+    return Audit(config, folder / "among", target, "--json", "--timeout", timeout_s, "--save", folder / "evidence")
 
 
 @pytest.mark.slow
@@ -120,8 +125,9 @@ def test_nothing_was_answered_that_was_not_asked(among, fleet):
 
 
 @pytest.mark.slow
-def test_time_and_memory_stay_within_bounds(among):
-    assert among.wall_s < TIMEOUT_S + 40
+def test_time_and_memory_stay_within_bounds(among, timeout_s):
+    assert among.wall_s < 3 * timeout_s + 30
+    assert among.cpu_s < MOST_CPU_S
     assert among.peak_mib < MOST_MIB
 
 
@@ -163,6 +169,12 @@ SAID = {
     "equals": "A=B ",
     "quotes": "'\"",
     "escaped": "\\040",
+    "grub": "grub",
+    "blanks and tabs": " \t",
+    "brackets": "[ [{ ",
+    "slashes": "/a",
+    "dots": "1.",
+    "dashes": "a-",
 }
 
 
@@ -179,16 +191,20 @@ def lots(kind, name):
     return (unit * (SIZE // len(unit) + 1))[:SIZE]
 
 
+class TooLate(BaseException):
+    """No reader's and no runner's guard holds it back."""
+
+
 @pytest.fixture
 def soon():
     def late(*_):
-        raise TimeoutError("longer than any text of this size may take")
+        raise TooLate
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(30)
+    before = signal.signal(signal.SIGVTALRM, late)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 20)  # of its own time: others may be at work
     yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.parametrize("kind", [*SAID, "its own"])
