@@ -145,7 +145,9 @@ def parse_show_gids(text: str) -> Rdma:
     if not ports:
         raise ValueError("no row of `show_gids`")
     last = list(ports)[-1]
-    if "n_gids_found" not in text and len(ports[last].gids or ()) < max(len(port.gids or ()) for port in ports.values()):
+    if "n_gids_found" not in text and len(ports[last].gids or ()) < max(
+        len(port.gids or ()) for port in ports.values()
+    ):
         ports[last] = replace(ports[last], gids=None)  # the end of the table may be missing
     return Rdma({port.device: Device(port.device) for port in ports.values()}, tuple(ports.values()))
 
