@@ -15,7 +15,7 @@ from hostsetup import facts as _folder
 from hostsetup.model import Evidence, Known, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from types import ModuleType
 
     from hostsetup.model import Probe
@@ -51,6 +51,7 @@ class HostFacts:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._slots: dict[str, Known[Any] | Unknown] = {}
+        self._dropped = False
 
     def __getattr__(self, name: str) -> Known[Any] | Unknown:
         """Return a subsystem's slot; raise AttributeError when there is no such subsystem."""
@@ -58,8 +59,15 @@ class HostFacts:
             raise AttributeError(name)
         slots: dict[str, Known[Any] | Unknown] = self.__dict__["_slots"]
         if name not in slots:
+            if self.__dict__["_dropped"]:
+                raise LookupError(f"{name} was not kept")
             slots[name] = self._read(name)
         return slots[name]
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Read these slots and drop the evidence and all others: of a thousand hosts not all of it can be held."""
+        kept = {name: getattr(self, name) for name in names}
+        self._evidence, self._slots, self._dropped = Evidence(self._evidence.host), kept, True
 
     def _read(self, name: str) -> Known[Any] | Unknown:
         module = subsystems()[name]

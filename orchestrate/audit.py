@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hostsetup import checks, host, profiles, scrub
 from hostsetup.model import Evidence, State
@@ -15,10 +15,10 @@ from orchestrate.inventory import format_hosts
 from orchestrate.report.findings import Audit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from hostsetup.expect import Expect
+    from hostsetup.expect import Expect, Value
     from hostsetup.host import HostFacts
 
 
@@ -31,6 +31,7 @@ class Choice:
     accept: Mapping[str, str] = field(default_factory=dict)
     site: site.Site = field(default_factory=site.Site)
     strict: bool = False
+    baseline: bool = False  # whether what the hosts have is to be saved
 
 
 def wants_pairs(choice: Choice) -> bool:
@@ -38,20 +39,34 @@ def wants_pairs(choice: Choice) -> bool:
     return any("peers" in checks.needs(check) for check in checks.select(choice.only or None, choice.skip))
 
 
-def judge(found: Iterable[Evidence], choice: Choice) -> Audit:
-    """Return what the evidence shows."""
+DRAWN = frozenset({"pci", "topology"})  # what reports look at beside the findings
+KEPT_UP_TO = 64  # hosts of which everything is kept; more hosts share what memory there is
+
+
+def judge(found: Sequence[Evidence], choice: Choice) -> Audit:
+    """Return what the evidence shows. Of many hosts only what is compared or drawn is kept once a host is judged."""
     fleet = {one.host: host.read(one) for one in found}
     visits = [store.visit(one) for one in found]
-    built_in = checks.built_in()
+    del found  # a caller that keeps none either lets a thousand hosts' answers go one by one
+    built_in, kept = checks.built_in(), checks.shared_slots() | DRAWN
+    facts: dict[str, dict[str, Any]] = {}
+    baselines: list[dict[str, Value]] = []
 
-    def expect(facts: HostFacts | None) -> Expect:
-        return profiles.expect_for(facts, built_in).over(choice.site.expect, choice.site.name)
+    def expect(one: HostFacts | None) -> Expect:
+        return profiles.expect_for(one, built_in).over(choice.site.expect, choice.site.name)
+
+    def judged(name: str) -> None:
+        facts[name] = host.flat(fleet[name])
+        if choice.baseline:
+            baselines.append(checks.baseline(fleet[name]))
+        if len(fleet) > KEPT_UP_TO:
+            fleet[name].keep(kept)
 
     accept = {**choice.site.accept, **choice.accept}
-    findings = checks.run(fleet, only=choice.only or None, skip=choice.skip, accept=accept, expect=expect)
+    only = choice.only or None
+    findings = checks.run(fleet, only=only, skip=choice.skip, accept=accept, expect=expect, on_host=judged)
     verdict = checks.verdict(findings, {visit.name: visit.state for visit in visits}, strict=choice.strict)
-    facts = {name: host.flat(known) for name, known in fleet.items()}
-    return Audit(verdict, visits, facts, findings, fleet, choice.strict)
+    return Audit(verdict, visits, facts, findings, fleet, choice.strict, tuple(baselines))
 
 
 def load(folder: Path, wanted: Sequence[str] | None) -> tuple[Evidence, ...]:
@@ -90,7 +105,7 @@ def save_baseline(audit: Audit, path: Path) -> str:
             where=str(path),
             next_step="put it right, leave the host out, or accept it: --accept ID=REASON",
         )
-    told = [checks.baseline(facts) for facts in audit.fleet.values()]
+    told = audit.baselines
     common = {name: value for name, value in told[0].items() if all(one.get(name) == value for one in told)}
     site.save(path, common, tuple(audit.fleet))
     left = sorted({name for one in told for name in one} - set(common))

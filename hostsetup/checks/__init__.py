@@ -140,26 +140,37 @@ def run(
     skip: Sequence[str] | None = None,
     accept: Mapping[str, str] | None = None,
     expect: Callable[[HostFacts | None], Expect] | None = None,
+    on_host: Callable[[str], None] = lambda _: None,
 ) -> tuple[Finding, ...]:
     """Return what every chosen check says of every host and of the fleet.
 
     `accept` maps ids (or patterns) to reasons: failures and warnings of these checks become `info` and say so. `expect`
-    returns what is expected of a host, and for None of the fleet; without it what is built in. Raises ValueError when
+    returns what is expected of a host, and for None of the fleet; without it what is built in. `on_host` is called with
+    each host that is judged by itself: afterwards only the slots in `shared_slots` are asked for. Raises ValueError when
     a pattern of `only`, `skip` or `accept` matches no check.
     """
     accepted = accept or {}
     select(tuple(accepted))
-    found: list[Finding] = []
     chosen = select(only, skip)
+    found: dict[str, list[Finding]] = {check.id: [] for check in chosen}
     wanted = built_in()
-    of_host = {host: expect(facts) if expect else wanted for host, facts in fleet.items()}
+    for host, facts in fleet.items():
+        of_host = expect(facts) if expect else wanted
+        for check in chosen:
+            told = _on_host(check, facts, of_host, len(fleet))
+            found[check.id] += (_filled(finding, check, (host,)) for finding in told)
+        on_host(host)
     of_fleet = expect(None) if expect else wanted
     for check in chosen:
-        for host, facts in fleet.items():
-            found += (_filled(finding, check, (host,)) for finding in _on_host(check, facts, of_host[host], len(fleet)))
         if check.judge_fleet is not None:
-            found += (_filled(finding, check, tuple(fleet)) for finding in _on_fleet(check, fleet, of_fleet))
-    return tuple(_accepted(finding, accepted) for finding in found)
+            found[check.id] += (_filled(one, check, tuple(fleet)) for one in _on_fleet(check, fleet, of_fleet))
+    return tuple(_accepted(finding, accepted) for findings in found.values() for finding in findings)
+
+
+def shared_slots() -> frozenset[str]:
+    """Return the slots that are compared between hosts, or decide whether they are."""
+    rules = [rule for check in catalogue() if check.judge_fleet for rule in (check.judge_fleet, check.skip) if rule]
+    return frozenset({"access", *(name for rule in rules for name, _ in _parameters(rule) if name != "expect")})
 
 
 def _on_host(check: Check, facts: HostFacts, expect: Expect, hosts: int) -> Iterator[Finding]:

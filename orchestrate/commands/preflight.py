@@ -154,17 +154,21 @@ def preflight(
         )
     for pattern in (*only, *skip, *accept):
         _exists(pattern)
-    choice = audits.Choice(only, skip, accept, site.load(baseline) if baseline else site.Site(), strict)
-    if evidence is not None:
-        found = audits.load(evidence, [one.name for one in read_target(target)] if target is not None else None)
-    else:
-        keep = None if scrub else save  # what may not be kept as it is, is kept when all of it is known
-        found = _live(target, keep, timeout_s)
-        found = _in_pairs(target, found, keep, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
-        found = _under_load(target, found, keep, image or "", busy_gpus=busy_gpus) if active else found
-    if scrub:
-        found = audits.scrubbed(found, save)
-    audit = audits.judge(found, choice)
+    choice = audits.Choice(
+        only, skip, accept, site.load(baseline) if baseline else site.Site(), strict, save_baseline is not None
+    )
+
+    def gather() -> tuple[Evidence, ...]:
+        if evidence is not None:
+            found = audits.load(evidence, [one.name for one in read_target(target)] if target is not None else None)
+        else:
+            keep = None if scrub else save  # what may not be kept as it is, is kept when all of it is known
+            found = _live(target, keep, timeout_s)
+            found = _in_pairs(target, found, keep, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
+            found = _under_load(target, found, keep, image or "", busy_gpus=busy_gpus) if active else found
+        return audits.scrubbed(found, save) if scrub else found
+
+    audit = audits.judge(gather(), choice)
     screen.out(formats.render(audit, "json" if as_json else form, verbose=verbose, to_file=output is not None), output)
     if save_baseline is not None:
         progress.say(audits.save_baseline(audit, save_baseline))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from hostsetup.expect import Value
     from hostsetup.host import HostFacts
     from hostsetup.model import Finding
     from orchestrate.evidence import Visit
@@ -28,6 +29,7 @@ class Audit:
     """All that a report tells: how each host's visit went, what is known, what was found, and the verdict.
 
     `facts` is what programs read of each host, `fleet` what drawings need. `strict`: warnings count as failures.
+    `baselines`: what each host has, where that was asked for.
     """
 
     verdict: str
@@ -36,6 +38,7 @@ class Audit:
     findings: Sequence[Finding]
     fleet: Mapping[str, HostFacts] = field(default_factory=dict)
     strict: bool = False
+    baselines: Sequence[Mapping[str, Value]] = ()
 
 
 def as_json(audit: Audit) -> str:

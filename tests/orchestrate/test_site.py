@@ -56,7 +56,7 @@ def test_what_a_file_expects_outranks_what_is_built_in_and_the_message_says_who_
 
 def test_a_baseline_holds_what_good_hosts_have_in_common_and_reads_back(tmp_path):
     path = tmp_path / "site.toml"
-    judged = audit.judge([host("h1", "10.0.0.1"), host("h2", "10.0.0.2")], audit.Choice())
+    judged = audit.judge([host("h1", "10.0.0.1"), host("h2", "10.0.0.2")], audit.Choice(baseline=True))
     said = audit.save_baseline(judged, path)
     assert "h[1-2]" in said
     assert "a.kinds" in said
