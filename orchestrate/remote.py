@@ -35,7 +35,7 @@ __all__ = ["Completed", "Local", "Remote", "RemoteError", "Shell", "connect", "f
 
 _BLOCK = 1 << 15
 _SILENCE = logging.NullHandler()  # what paramiko would print of a failure, RemoteError tells
-_PAUSE_S = 0.02
+_PAUSE_S, _NAP_S = 0.02, 0.05
 
 
 class Remote:
@@ -189,7 +189,7 @@ def _pump(
     channel.settimeout(0.0)
     ready = select.poll()
     ready.register(channel.fileno(), select.POLLIN)
-    open_end, quiet_since, came_at = True, 0.0, 0.0
+    open_end, quiet_since, came_at, began = True, 0.0, 0.0, time.monotonic()
     while True:
         # The exit is asked for before the streams are: what came before it is then already there to be read.
         ended = channel.exit_status_ready()
@@ -212,6 +212,8 @@ def _pump(
             return Completed(channel.exit_status, bytes(out), bytes(err)), came_at
         if now >= deadline:
             return Completed(None, bytes(out), bytes(err)), came_at
+        if came and now - began > _NAP_S:
+            time.sleep(_NAP_S)  # what trickles in is taken together: each look at it costs more than it does
         if came or (left and channel.send_ready()):
             continue
         if channel.eof_received:
