@@ -223,7 +223,7 @@ def main() -> None:
                     f"{count} hosts: {len(made.live)} live, {len(made.dead)} dead, {len(made.hung)} hung; {told.window} at once"
                 )
                 runs = [(tool, made.every) for tool in tools]
-                runs += [(tool, made.live) for tool in tools if tool in {"preflight", "xargs"}]
+                runs += [(tool, made.live) for tool in ("preflight", "xargs") if {"preflight", "xargs"} <= set(tools)]
                 for tool, names in runs:
                     wall, cpu, peak, said = measure(command(tool, made, names, told.window))
                     kind = "all" if names == made.every else "live"
