@@ -76,11 +76,11 @@ def ask(host: Host, *, timeout_s: float) -> Evidence:
         left_s = max(timeout_s - (time.monotonic() - start), 1.0)
         stream, span, broken = _run(shell, program, left_s)
         answers = script.parse(stream, mark)
+        # a host that reads the mark can answer what it was not asked, and so pass itself off as the collector
+        replies = {probe.name: answers[probe.name] for probe in known_host.PROBES if probe.name in answers}
         replies["clock"] = _clock(script.parse_now(stream, mark), span)
         if not broken and not (span and span[1] - span[0] < _QUICK_S and replies["clock"].stdout):
             replies["clock"] = _asked(shell, replies["clock"].stdout)
-        # a host that reads the mark can answer what it was not asked, and so pass itself off as the collector
-        replies |= {probe.name: answers[probe.name] for probe in known_host.PROBES if probe.name in answers}
     except RemoteError as error:
         broken = error.what
     finally:
