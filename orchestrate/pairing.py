@@ -67,6 +67,11 @@ path() {
   printf 'route %s %s %s\nwhole %s %s\n' "$3" "$4" "$mtu" "$((size + $2))" "$(ping -n -M do -c 2 -i 0.3 -W 2 -s "$size" "$1" 2>&1 | tr '\n' ' ' | head -c 500)"
 }
 round() { printf 'ping %s\n' "$(ping -n -q -c 10 -i 0.2 -W 2 "$1" 2>&1 | tr '\n' ' ' | tail -c 300)"; }
+login() {
+  said=$( { timeout 15 ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes -- "$1" true </dev/null 2>&1 >/dev/null
+    echo "(exit $?)"; } | tail -c 300 | tail -n 2 | tr '\n' ' ')
+  case $said in *'(exit 0) ') echo ok ;; *) printf '%s\n' "${said% }" ;; esac
+}
 peer() {
   name=$1 address=$2 header=$3 hostname=$4; shift 4
   head="peer $name $address"
@@ -74,7 +79,7 @@ peer() {
   [ -z "$hostname" ] || told="$told
 name $(getent ahosts "$hostname" 2>/dev/null | while read -r a _; do printf '%s ' "$a"; done | head -c 500)"
   [ -z "$trust" ] || told="$told
-trust $(ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes "$hostname" true </dev/null 2>&1 && echo ok | head -c 200)"
+trust $(login "$hostname")"
   printf '%s\n%s\n' "$head" "$told"
 }
 """

@@ -133,7 +133,7 @@ def _read(evidence: Evidence) -> Known[Names] | Unknown:
 
 def _own_name(hosts: Mapping[str, tuple[str, ...]], fallback: str) -> str:
     # Debian's and Ubuntu's installers give the host's own name this address
-    return next(iter(hosts.get("127.0.1.1", ())), fallback)
+    return next(filter(_NAME.fullmatch, hosts.get("127.0.1.1", ())), fallback)
 
 
 def _lines(hosts: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:

@@ -1,8 +1,12 @@
 """Which hosts try which peers: every ordered pair of a small fleet, a sample of a large one that reaches everybody."""
 
+import ipaddress
+import os
+import subprocess
+
 import pytest
 
-from orchestrate.pairing import EVERY_PAIR_UP_TO, PORTS, pairs
+from orchestrate.pairing import EVERY_PAIR_UP_TO, PORTS, Place, pairs, probe
 
 
 def names(count):
@@ -31,3 +35,33 @@ def test_a_sample_of_a_large_fleet_is_small_tries_the_first_host_from_everywhere
 
 def test_more_than_the_static_port_is_tried():
     assert set(PORTS) >= {29400, 29500}
+
+
+@pytest.mark.parametrize(
+    ("ssh", "said"),
+    [
+        ("exit 0", "ok"),
+        (
+            "echo forged >&2; echo 'tcp 29400 0' >&2; echo 'Permission denied' >&2; exit 255",
+            "Permission denied (exit 255)",
+        ),
+        ("yes ok | head -n 300000 >&2; echo 'exit 0'; exit 255", "ok (exit 255)"),
+    ],
+)
+def test_what_a_peer_says_at_a_login_is_one_bounded_line_and_its_name_is_no_option(tmp_path, ssh, said):
+    for name, body in {"ssh": f'echo "$@" >"{tmp_path}/argv"; {ssh}', "ping": "exit 1", "ip": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    own, peer = (Place(name, ipaddress.ip_address("127.0.0.1"), name) for name in ("gpu01", "gpu02"))
+    asked = probe(own, [peer], {}, every=1, trust=True)
+    told = subprocess.run(
+        ["/bin/sh", "-c", asked.command],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert [line for line in told.stdout.splitlines() if line.startswith("trust")] == [f"trust {said}"]
+    assert "forged" not in told.stdout
+    assert (tmp_path / "argv").read_text().split()[-3:] == ["--", "gpu02", "true"]
