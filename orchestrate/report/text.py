@@ -24,6 +24,7 @@ MOST_ALIKE = 3  # findings of one check in one state that are told in full
 _MOST_COMMANDS = 20
 _LONGEST_NAMES = 100
 _MOST_SUBJECTS = 4
+_MOST_CHECKS = 12
 _NARROWEST = 48
 _INDENT = 16
 _COLOUR = {State.FAIL: "red", State.UNKNOWN: "magenta", State.WARN: "yellow", State.INFO: "cyan", State.PASS: "green"}
@@ -42,6 +43,8 @@ def as_text(audit: Audit, *, coloured: bool = False, width: int | None = None, v
             lines += writer.card(card)
         elif verbose:
             lines += writer.quiet(card)
+    if lines and lines[-1]:
+        lines.append("")
     if not verbose:
         lines += writer.counted(fold.by_check(audit.findings))
     lines += writer.partial(audit)
@@ -62,7 +65,9 @@ class _Writer:
         if len(card.checks) > 1:
             yield from self.head(card.state, f"{len(card.checks)} checks", card.entries[0])
             yield from self.field("saw", card.entries[0].finding.saw)
-            yield from self.field("checks", ", ".join(card.checks))
+            most = len(card.checks) if self.verbose else _MOST_CHECKS
+            more = f" and {len(card.checks) - most} more" if len(card.checks) > most else ""
+            yield from self.field("checks", ", ".join(card.checks[:most]) + more)
             yield ""
             return
         shown = card.entries if self.verbose else card.entries[:MOST_ALIKE]
@@ -71,12 +76,14 @@ class _Writer:
             f = entry.finding
             yield from self.head(card.state, f.check, entry)
             yield from self.field("saw", f.saw)
-            if f.wanted and f.wanted != wanted:
+            if f.wanted and f.wanted != wanted and card.state is not State.INFO:
                 yield from self.field("wanted", f.wanted)
             if f.remedy is not None and f.remedy != remedy:
                 yield from self.remedy(f.remedy)
             wanted, remedy = f.wanted, f.remedy
         yield from self.rest(card.entries[len(shown) :], shown)
+        if card.state is State.INFO:  # worth knowing: nothing to look up at once
+            return
         yield from self.field("page", f"orchestrate explain {card.checks[0]}")
         yield ""
 
