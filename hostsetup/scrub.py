@@ -61,10 +61,18 @@ _ORDINARY = frozenset(
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,252}")
 # Names that are words of the tools, too: replaced only where names stand.
 _VOCABULARY = re.compile(
-    r"(?:node|cpu|gpu|nic|eth|ens?\w*|mlx\w*|ib|numa|socket|core|link|bond|docker|nvidia|vm|host|user|name)(?:0|[1-9]\d?)?",
+    r"(?:node|cpu|gpu|nic|eth|en[opsx][0-9a-f]\w*|mlx\w*|ib|numa|socket|core|link|bond|docker|nvidia|vm|host|user|name)(?:0|[1-9]\d?)?",
     re.IGNORECASE,
 )
-_NAMING = ("hostname", "getent", "etc-hosts", "peers", "ssh", "uname", "id", "docker-info", "ssh-connection")
+_NAMING = frozenset(
+    [
+        *("hostname", "getent", "fqdn", "etc-hosts", "uname", "id"),
+        *("peers", "active", "imex", "ssh", "ssh-connection", "docker-info"),
+    ]
+)
+_WORD = re.compile(r"(?<![\w.-])\.?[A-Za-z0-9](?:[\w-]|\.(?=\w))*")
+_MOST_LABELS = 12
+_PRODUCTS = frozenset(["nvidia.com", "docker.com", "docker.io"])  # domains that are words of the tools
 
 _V4 = re.compile(r"(?<![\w.:-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)", re.ASCII)
 _V6 = re.compile(
@@ -87,6 +95,8 @@ _SHARE = re.compile(
 _ENGINE_NAME = re.compile(r'"OperatingSystem":.{0,4000}"Name": ?"([^"]{1,253})"|^ ?Name: (\S{1,253})$', re.MULTILINE)
 _LITTLE = re.compile(r"(?<![0-9A-Fa-f])[0-9A-F]{8}(?=[:\t])")
 _LITTLE_IN = ("tcp-ports", "sysfs-net")
+_ACCOUNT = re.compile(r"(?<=[ ,])(username|user|domain|name)=([^,\s]+)")
+_ACCOUNT_IN = "mounts"
 
 
 @dataclass(slots=True)
@@ -137,13 +147,11 @@ def scrub(found: Iterable[Evidence], key: bytes) -> tuple[Evidence, ...]:
     """Return the evidence without what names the site. `key`: random bytes, used once and forgotten."""
     found = tuple(found)
     mapping = _Mapping(key[:64])
-    names = sorted({name for one in found for name in _names(one)}, key=lambda name: (-len(name), name))
+    names = {name for one in found for name in _names(one)}
     people = sorted({name for one in found for name in _people(one)}, key=lambda name: (-len(name), name))
     texts = _Texts(mapping, names, people)
     return tuple(
-        Evidence(
-            texts.all(one.host, naming=True), {name: texts.reply(name, told) for name, told in one.replies.items()}
-        )
+        Evidence(texts.all(one.host, "hostname"), {name: texts.reply(name, told) for name, told in one.replies.items()})
         for one in found
     )
 
@@ -151,25 +159,23 @@ def scrub(found: Iterable[Evidence], key: bytes) -> tuple[Evidence, ...]:
 class _Texts:
     """Replaces in a text what one mapping knows; the more special pattern first."""
 
-    def __init__(self, mapping: _Mapping, names: list[str], people: list[str]) -> None:
+    def __init__(self, mapping: _Mapping, names: set[str], people: list[str]) -> None:
         self._mapping = mapping
-        self._anywhere = _words([name for name in names if not _VOCABULARY.fullmatch(name)])
-        self._here = _words(names)
+        self._anywhere = frozenset(name for name in names if not _VOCABULARY.fullmatch(name))
+        self._vocabulary = frozenset(names) - self._anywhere
+        self._domains = frozenset(domain for name in names for domain in _above(name)) - _PRODUCTS
         self._people = _words(people)
 
     def reply(self, probe: str, reply: Reply) -> Reply:
         """Return a reply with both its streams replaced; bytes that are no text stay as they are."""
-        out, err = (
-            self.all(raw.decode("utf-8", "surrogateescape"), naming=probe in _NAMING, little=probe in _LITTLE_IN)
-            for raw in (reply.stdout, reply.stderr)
-        )
+        out, err = (self.all(raw.decode("utf-8", "surrogateescape"), probe) for raw in (reply.stdout, reply.stderr))
         return replace(
             reply, stdout=out.encode("utf-8", "surrogateescape"), stderr=err.encode("utf-8", "surrogateescape")
         )
 
-    def all(self, text: str, *, naming: bool, little: bool = False) -> str:
-        """Return the text with everything replaced."""
-        m = self._mapping
+    def all(self, text: str, probe: str) -> str:
+        """Return the text with everything replaced; `probe` says what it is."""
+        m, naming = self._mapping, probe in _NAMING
         steps: list[tuple[re.Pattern[str] | None, Callable[[re.Match[str]], str]]] = [
             (_URL, lambda found: f"{found[1]}://{m.numbered('url', found[0])}"),
             (_SHARE, lambda found: f"{m.numbered('share', found[1])}:/ {found[2]}"),
@@ -181,8 +187,9 @@ class _Texts:
             (_GUID, lambda found: found[0] if set(found[0]) <= set("0:") else m.drawn("guid", found[0])),
             (_V4, self._address),
             (_V6, self._address),
-            (_LITTLE if little else None, self._little),
-            (self._here if naming else self._anywhere, self._name),
+            (_LITTLE if probe in _LITTLE_IN else None, self._little),
+            (_ACCOUNT if probe == _ACCOUNT_IN else None, lambda found: f"{found[1]}={m.numbered('account', found[2])}"),
+            (_WORD, lambda found: self._word(found[0], naming=naming)),
             (_HOME, lambda found: found[1] + self._person(found[2])),
             (self._people if naming else None, lambda found: self._person(found[0])),
         ]
@@ -206,14 +213,27 @@ class _Texts:
         told = self._mapping.address(ipaddress.IPv4Address(bytes.fromhex(found[0])[::-1]))
         return told.packed[::-1].hex().upper()
 
-    def _name(self, found: re.Match[str]) -> str:
-        head, dot, domain = found[0].lower().partition(".")
-        return self._mapping.numbered("host", head) + (
-            f".{self._mapping.numbered('site', domain)}.example" if dot else ""
-        )
+    def _word(self, word: str, *, naming: bool) -> str:
+        """Replace a name of a host, and whatever lies in a domain that one lies in."""
+        told = word.lower()
+        if not (
+            told in self._anywhere
+            or (naming and told in self._vocabulary)
+            or not self._domains.isdisjoint((told.removeprefix("."), *_above(told)))
+        ):
+            return word
+        head, dot, domain = told.partition(".")
+        name = self._mapping.numbered("host", head) if head else ""
+        return name + (f".{self._mapping.numbered('site', domain)}.example" if dot else "")
 
     def _person(self, name: str) -> str:
         return name if name in _ORDINARY else self._mapping.numbered("person", name)
+
+
+def _above(name: str) -> Iterable[str]:
+    """Give the domains that a name lies in, as far as they have a dot themselves."""
+    labels = name.split(".")
+    return (".".join(labels[at:]) for at in range(1, min(len(labels) - 1, _MOST_LABELS)))
 
 
 def _words(names: list[str]) -> re.Pattern[str] | None:
@@ -231,6 +251,9 @@ def _names(evidence: Evidence) -> Iterable[str]:
         told += line.partition("#")[0].split()[1:]
     told += [a or b for a, b in _ENGINE_NAME.findall(texts.get("docker-info", ""))]
     told += texts.get("uname", "").split()[1:2]
+    for line in f"{texts.get('fqdn', '')}\n{texts.get('getent', '')}".splitlines():
+        words = line.split()
+        told += words if len(words) == 1 else words[2:3]
     for name in told[:2000]:
         plain = name.strip().lower().removesuffix(".")
         if _NAME.fullmatch(plain) and plain not in _ORDINARY and not _V4.fullmatch(plain):

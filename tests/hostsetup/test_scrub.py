@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -119,10 +120,14 @@ def test_what_names_nobody_stays(text):
 
 
 def test_a_name_that_is_a_word_of_the_tools_is_replaced_only_where_names_stand():
-    found = [evidence("node0", hostname="node0\n", numa="node0 cpus 0-3\n")]
-    (told,) = scrub(found, KEY)
+    found = [
+        evidence("node0", hostname="node0\n", numa="node0 cpus 0-3\n"),
+        evidence("energy1", dmesg="energy1 ens1f0np0\n", etc_hosts="10.0.0.1 ens1f0np0\n"),
+    ]
+    told, other = scrub(found, KEY)
     assert told.replies["numa"].text == "node0 cpus 0-3\n"
     assert "node0" not in told.replies["hostname"].text + told.host
+    assert other.replies["dmesg"].text == f"{other.host} ens1f0np0\n"
 
 
 def test_two_keys_give_two_replacements_and_bytes_that_are_no_text_stay():
@@ -131,3 +136,34 @@ def test_two_keys_give_two_replacements_and_bytes_that_are_no_text_stay():
     assert one.stdout != two.stdout
     assert one.stdout.endswith(b" \xff\x00\n")
     assert one.exit_code == 3
+
+
+def test_a_full_name_and_whatever_lies_in_its_domain_is_replaced_wherever_it_stands():
+    found = evidence(
+        "node1",
+        hostname="node1\n",
+        fqdn="node1.lab.corp.test\n10.1.2.3 STREAM node1.lab.corp.test\n",
+        getent="10.1.2.3 STREAM node1.lab.corp.test\n",
+        dmesg="systemd[1]: Hostname set to <node1.lab.corp.test>.\n",
+        docker_info='{"NoProxy": "localhost,.corp.test"}',
+        docker_objects="image registry.corp.test:5000/vision/net latest\nimage nvidia.com/cuda 12\n",
+        active='{"subject": "node1 <-> node2", "hosts": ["node1", "node2"]}\n',
+        mounts="//x/y /data cifs rw,username=ada,domain=CORP,cache=strict 0 0\n",
+    )
+    other = evidence("node2", hostname="node2.nvidia.com\n")
+    one, two = scrub([found, other], KEY)
+    told = text_of(one)
+    assert not re.search(r"corp|ada\b|node[12]|<node", told, re.IGNORECASE)
+    assert "nvidia.com/cuda 12" in told
+    assert f"{one.host} <-> {two.host}" in told
+    assert one.replies["fqdn"].text.split(".")[0] == one.host
+    assert "cache=strict" in told
+
+
+def test_names_of_a_thousand_hosts_take_no_longer_than_their_text():
+    hosts = [evidence(f"alpha{at:04}", hostname=f"alpha{at:04}\n") for at in range(1000)]
+    hosts.append(evidence("omega", dmesg="alphabet of things alpha0999 " * 20_000))
+    began = time.process_time()
+    told = scrub(hosts, KEY)[-1]
+    assert "alpha0999" not in told.replies["dmesg"].text
+    assert time.process_time() - began < 10
