@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 _USUAL = "/etc/docker/daemon.json"
 _FILES = f"{_USUAL} /var/snap/docker/current/config/daemon.json"
-_SECRETS = (
-    r"s#://[^/@\" ]*@#://***@#g",
-    r"s#(token|password|secret|auth)([^\",: =]*(\" *: *\"|=))[^\", ]*#\1\2***#g",
+_WORDS = "(token|passw|secret|auth|credential|api-?key)"
+_SECRETS = (  # who logs in where, texts under a telling name, and NAME=VALUE; JSON may write / as \/
+    r"""s#(:\\?/\\?/)[^" ]*@#\1***@#g""",
+    rf"""s#("[^"]*{_WORDS}[^"]*" *: *")([^"\]|\\.)*#\1***#Ig""",
+    rf"""s#({_WORDS}[^",: =]*=)[^", ]*#\1***#Ig""",
 )
 PROBES = (
     Probe(
         "docker-host",
         rf"""echo docker-host
-hide() {{ sed -E -e '{_SECRETS[0]}' -e '{_SECRETS[1]}'; }}
+hide() {{ sed -E {" ".join(f"-e '{one}'" for one in _SECRETS)}; }}
 for f in {_FILES}; do
   [ -e "$f" ] || continue
   printf '\nfile %s\n' "$f"

@@ -19,7 +19,7 @@ PROBES = (
 [ -d /etc/dnf ] && echo 'there dnf'
 [ -x /usr/bin/unattended-upgrade ] && echo 'there unattended-upgrade'
 if command -v apt-config >/dev/null; then
-  apt-config dump 2>/dev/null | grep -E '^(APT::Periodic|Unattended-Upgrade)::' | head -c 100000
+  apt-config dump 2>/dev/null | grep -E '^(APT::Periodic|Unattended-Upgrade)::' | grep -v '::Mail' | head -c 100000
 fi
 [ -r /var/lib/dpkg/status ] && awk '/^Package: / {{ p = $2 }}
 /^Status: / {{ if (p ~ /{_OF_INTEREST}/ && $4 == "installed") print "package", p, $2 }}' /var/lib/dpkg/status | head -n 500
