@@ -105,6 +105,12 @@ def save_baseline(audit: Audit, path: Path) -> str:
             where=str(path),
             next_step="put it right, leave the host out, or accept it: --accept ID=REASON",
         )
+    if away := [visit.name for visit in audit.visits if visit.state == "unreachable"]:
+        raise Refused(
+            f"no baseline was saved: {format_hosts(away)} was not reached",
+            where=str(path),
+            next_step="leave out what is not reached: name the others as TARGET",
+        )
     told = audit.baselines
     common = {name: value for name, value in told[0].items() if all(one.get(name) == value for one in told)}
     site.save(path, common, tuple(audit.fleet))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "muster.site/1"
 LARGEST_BYTES = 1 << 20
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,14 @@ def save(path: Path, expect: Mapping[str, Value], hosts: Iterable[str]) -> None:
         raise _wrong(path, f"cannot write it: {error.strerror}", "choose another --save-baseline FILE") from error
 
 
+def _text(value: str) -> str:
+    """Return a text as TOML writes it; unlike JSON it knows no halves of a character."""
+    return json.dumps(_HALF.sub("\ufffd", value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _toml(value: Value) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, str):
-        return json.dumps(value)
+        return _text(value)
     return str(value).lower() if isinstance(value, bool) else repr(value)

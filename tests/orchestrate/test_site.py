@@ -72,8 +72,16 @@ def test_a_host_with_a_failure_is_no_measure(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_host_that_was_not_reached_is_no_measure_even_where_nobody_asks_about_it(tmp_path):
+    away = Evidence("h2", {"ssh": Reply(b'{"outcome": "timeout", "detail": "no answer"}')})
+    judged = audit.judge([host("h1", "10.0.0.1"), away], audit.Choice(baseline=True))
+    with pytest.raises(Refused, match="h2 was not reached"):
+        audit.save_baseline(judged, tmp_path / "site.toml")
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_value_survives_being_written_and_read(tmp_path):
-    expect = {"a.count": 3, "a.kinds": ('q"uote\\', "é\n\x7f"), "a.rate": 2.5, "a.on": True}
+    expect = {"a.count": 3, "a.kinds": ('q"uote\\', "é\n\x7f", "\U0001f600\x1b"), "a.rate": 2.5, "a.on": True}
     site.save(tmp_path / "s.toml", expect, ['h"1'])
     assert site.load(tmp_path / "s.toml").expect == expect
 
@@ -120,3 +128,9 @@ def test_a_file_that_is_missing_or_binary_is_refused(tmp_path):
     for path in (tmp_path / "none", tmp_path / "b", tmp_path):
         with pytest.raises(UsageError):
             site.load(path)
+
+
+def test_a_check_that_cannot_tell_what_a_host_has_is_left_out_of_a_baseline(monkeypatch):
+    one = Check("a", "T.", "T.", "https://example.org", judge, expects=WANTS, baseline=lambda names: {"a.kinds": ()})
+    monkeypatch.setattr(checks, "catalogue", lambda: (one,))
+    assert audit.judge([host("h1", "10.0.0.1")], audit.Choice(baseline=True)).baselines == ({},)
