@@ -20,6 +20,7 @@ from orchestrate.report import formats, progress, screen
 
 if TYPE_CHECKING:
     from hostsetup.model import Evidence
+    from orchestrate.inventory import Host
 
 _EPILOG = """\b
 TARGET is a hosts file (one host a line), a comma list (gpu01,gpu[02-08]) or
@@ -163,9 +164,10 @@ def preflight(
             found = audits.load(evidence, [one.name for one in read_target(target)] if target is not None else None)
         else:
             keep = None if scrub else save  # what may not be kept as it is, is kept when all of it is known
-            found = _live(target, keep, timeout_s)
-            found = _in_pairs(target, found, keep, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
-            found = _under_load(target, found, keep, image or "", busy_gpus=busy_gpus) if active else found
+            hosts = read_target(target)  # once: it may be a pipe
+            found = _live(hosts, keep, timeout_s)
+            found = _in_pairs(hosts, found, keep, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
+            found = _under_load(hosts, found, keep, image or "", busy_gpus=busy_gpus) if active else found
         return audits.scrubbed(found, save) if scrub else found
 
     audit = audits.judge(gather(), choice)
@@ -175,10 +177,9 @@ def preflight(
     return checks.EXIT_CODES[audit.verdict]  # type: ignore[index]
 
 
-def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evidence, ...]:
+def _live(hosts: tuple[Host, ...], save: Path | None, timeout_s: float) -> tuple[Evidence, ...]:
     from orchestrate.collect import collect
 
-    hosts = read_target(target)
     with progress.awaiting([one.name for one in hosts]) as done:
 
         def keep(one: Evidence) -> None:
@@ -191,13 +192,13 @@ def _live(target: str | None, save: Path | None, timeout_s: float) -> tuple[Evid
 
 
 def _in_pairs(
-    target: str | None, found: tuple[Evidence, ...], save: Path | None, choice: audits.Choice, timeout_s: float
+    hosts: tuple[Host, ...], found: tuple[Evidence, ...], save: Path | None, choice: audits.Choice, timeout_s: float
 ) -> tuple[Evidence, ...]:
     from orchestrate.pairs import try_pairs
 
     trust = choice.site.expect.get("ssh.peer_trust.needed") is True
     with progress.awaiting([one.host for one in found], "done with their peers") as done:
-        tried = try_pairs(read_target(target), found, timeout_s=timeout_s, trust=trust, on_host=done)
+        tried = try_pairs(hosts, found, timeout_s=timeout_s, trust=trust, on_host=done)
     for before, after in zip(found, tried, strict=True):
         if save is not None and after is not before:
             store.save(after, save)
@@ -205,13 +206,13 @@ def _in_pairs(
 
 
 def _under_load(
-    target: str | None, found: tuple[Evidence, ...], save: Path | None, image: str, *, busy_gpus: bool
+    hosts: tuple[Host, ...], found: tuple[Evidence, ...], save: Path | None, image: str, *, busy_gpus: bool
 ) -> tuple[Evidence, ...]:
     from orchestrate.active import measure
 
     progress.say("passive audit done; load tests begin: they use the GPUs, the processors and the network of the hosts")
     with progress.awaiting([one.host for one in found]) as done:
-        found = measure(read_target(target), found, image=image, busy_gpus=busy_gpus, done=done)
+        found = measure(hosts, found, image=image, busy_gpus=busy_gpus, done=done)
     if save is not None:
         for one in found:
             store.save(one, save)

@@ -1,6 +1,7 @@
 """The verb `preflight`, live against a sshd on loopback and on evidence, through the command line itself."""
 
 import json
+import os
 import time
 
 import pytest
@@ -79,6 +80,16 @@ def test_an_unreachable_host_alone_leaves_the_answer_open(call, tmp_path):
     code, out, _ = call("preflight", "no-such-host.invalid", "--only", "ssh.reachable", "--json")
     assert code == 3
     assert json.loads(out)["verdict"] == "incomplete"
+
+
+def test_a_target_that_can_be_read_once_is_enough(call):
+    read, write = os.pipe()
+    os.write(write, b"no-such-host.invalid\n")
+    os.close(write)
+    code, out, _ = call("preflight", f"/dev/fd/{read}", "--json")
+    os.close(read)
+    assert code == 3
+    assert states(out, "ssh.reachable") == {"no-such-host.invalid": "fail"}
 
 
 def test_a_failed_check_outranks_a_host_out_of_reach(call, saved):
