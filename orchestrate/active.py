@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from hostsetup.model import Evidence, Reply
-from orchestrate import loads, survey
+from orchestrate import descriptors, loads, survey
 from orchestrate.backends.containers import lines
 from orchestrate.clear import clear
 from orchestrate.errors import CannotTell, OperatorError
@@ -65,8 +65,11 @@ def measure(
     """
     away = {one.host for one in found if visit(one).state == "unreachable"}
     reached = [host for host in hosts if host.name not in away]
+    descriptors.room_for(len(reached))  # every host's connection is held until the last test
     with _ended_by_signals(), _Session(f"preflight-{secrets.token_hex(3)}", image, busy_gpus=busy_gpus) as session:
         ready = session.open(reached)
+        for name in {host.name for host in hosts} - {one.host.name for one in ready}:
+            done(name)
         session.test_hosts(ready, done)
         session.test_pairs(ready)
     return tuple(
@@ -279,8 +282,14 @@ class _Busy(CannotTell):
 
 
 def _refuse_busy(shell: Shell) -> None:
-    """Raise when the host's driver names processes on its GPUs: a container would not see them."""
+    """Raise when the host's driver names processes on its GPUs, or tells nothing: a container would not see them."""
     said = shell.run(_USERS, timeout_s=40)
+    if said.exit_code != 0:
+        raise CannotTell(
+            "nvidia-smi does not say whether the GPUs are in use",
+            where=shell.host.name,
+            next_step="see what `nvidia-smi` says on that host; if nothing uses them, --busy-gpus tests them all the same",
+        )
     rows = [line.split(", ") for line in said.stdout.decode("utf-8", "replace").splitlines()]
     users = [f"{row[-1][:60]} (process {row[0]})" for row in rows if re.fullmatch(r"\d{1,10}", row[0])]
     if users:
@@ -311,7 +320,8 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _ENDING}
+    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:

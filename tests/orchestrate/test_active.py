@@ -1,6 +1,7 @@
 """The session of load tests against engines that are not there: what is told of each trouble, and what is left."""
 
 import json
+import signal
 import threading
 
 import pytest
@@ -71,6 +72,8 @@ class Shell:
         self.host, self.users = host, users
 
     def run(self, command, **_):
+        if self.users is None:
+            return Completed(9, b"", b"NVIDIA-SMI has failed")
         return Completed(0, self.users if "compute-apps" in command else b"", b"")
 
     def close(self):
@@ -139,6 +142,30 @@ def test_gpus_that_something_uses_are_left_alone_unless_told_otherwise(measured)
     assert results(told["gpu01"])[0].verified
     assert "--busy-gpus" in engine.made[0].argv
     assert engine.made[0].image == "sha256:1"
+
+
+def test_gpus_of_which_nobody_says_whether_they_are_used_are_left_alone(measured):
+    engine = Engine()
+    (only,) = results(measured({"gpu01": engine}, gpus=("GPU-a",), users=None)["gpu01"])
+    assert (only.kind, engine.made) == ("setup", [])
+    assert "does not say" in only.error
+    assert results(measured({"gpu01": engine}, gpus=("GPU-a",), users=None, busy_gpus=True)["gpu01"])[0].verified
+
+
+def test_every_host_is_done_whether_or_not_it_could_be_tested(measured):
+    told = []
+    measured({"gpu01": Engine(image=None), "gpu02": Engine()}, done=told.append)
+    assert sorted(told) == ["gpu01", "gpu02"]
+
+
+def test_a_hangup_that_was_to_be_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with active._ended_by_signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_container_that_does_not_end_is_removed_and_told(measured, monkeypatch):
