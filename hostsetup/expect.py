@@ -7,7 +7,7 @@ something else; a site's file may also say what a good host had (`--save-baselin
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,13 +33,14 @@ class Want:
             items = value if isinstance(value, list | tuple) else [value]
             if not items or not all(_is(item, self.kind) for item in items):
                 raise ValueError(f"wanted a list of {_NAMES[self.kind]}")
-            return tuple(self.kind(item) for item in items)
+            return tuple(_as(item, self.kind) for item in items)
         if not _is(value, self.kind):
             raise ValueError(f"wanted {_NAMES[self.kind]}")
-        told: Value = self.kind(value)
+        told: Value = _as(value, self.kind)
         return told
 
 
+_BEYOND = 1 << 63
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -47,6 +48,13 @@ def _is(value: object, kind: type) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _as(value: Any, kind: type) -> Any:
+    """Return a value as this kind; raise ValueError on a number that nothing compares with: not finite, or too large."""
+    if isinstance(value, int | float) and not abs(value) < _BEYOND:
+        raise ValueError(f"wanted {_NAMES[kind]} below 2^63")
+    return kind(value)
 
 
 @dataclass(frozen=True, slots=True)

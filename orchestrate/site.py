@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "muster.site/1"
 LARGEST_BYTES = 1 << 20
+DEEPEST = 20  # tables within tables; a name has four words at most
+_LONGEST = 300  # characters of a file that an error repeats
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -41,7 +43,7 @@ def load(path: Path) -> Site:
             text = stream.read(LARGEST_BYTES + 1)
         if len(text) > LARGEST_BYTES:
             raise _wrong(path, "the file is larger than 1 MiB")
-        data = tomllib.loads(text.decode("utf-8"))
+        data = tomllib.loads(text.decode("utf-8-sig"))
     except OSError as error:
         raise _wrong(path, f"cannot read it: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -57,14 +59,21 @@ def _table(path: Path, data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = data.get(name, {})
     if not isinstance(table, dict):
         raise _wrong(path, f"{name} is not a table", f"write [{name}] on a line of its own")
-    return dict(_flat(table))
+    told: dict[str, Any] = {}
+    for key, value in _flat(table):
+        if key in told:
+            raise _wrong(path, f"{key} is said twice in [{name}]", "keep one of them")
+        if isinstance(value, dict):
+            raise _wrong(path, f"{key[:40]}... lies deeper than any name does")
+        told[key] = value
+    return told
 
 
-def _flat(table: Mapping[str, Any], head: str = "") -> Iterable[tuple[str, Any]]:
+def _flat(table: Mapping[str, Any], head: str = "", depth: int = 1) -> Iterable[tuple[str, Any]]:
     """Give a nested table's values by dotted names: `numa.nps = 1` and `"numa.nps" = 1` are the same."""
     for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{head}{name}.")
+        if isinstance(value, dict) and depth < DEEPEST:
+            yield from _flat(value, f"{head}{name}.", depth + 1)
         else:
             yield f"{head}{name}", value
 
@@ -78,8 +87,15 @@ def _expect(path: Path, table: Mapping[str, Any]) -> dict[str, Value]:
         try:
             told[name] = wants[name].read(value)
         except ValueError as error:
-            raise _wrong(path, f"{name}: {error}, got {value!r}", wants[name].means) from error
+            raise _wrong(path, f"{name}: {error}, got {_shown(value)}", wants[name].means) from error
     return told
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        return "a number that is too long to show"
 
 
 def _accept(path: Path, table: Mapping[str, Any]) -> dict[str, str]:
@@ -98,6 +114,7 @@ def _close(name: str, known: Iterable[str]) -> str:
 
 
 def _wrong(path: Path, what: str, next_step: str = "") -> UsageError:
+    what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}..."
     return UsageError(what, where=str(path), next_step=next_step or "name a file that --save-baseline wrote")
 
 

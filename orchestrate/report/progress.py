@@ -38,7 +38,7 @@ def awaiting(names: Sequence[str], what: str = "hosts done") -> Iterator[Done]:
     console = Console(stderr=True)
     waiting = dict.fromkeys(names)
     with console.status(Text(_line(waiting, len(names), what))) as status:
-        told = _Told(lambda line: console.print(Text(line), soft_wrap=True))
+        told = _Told(lambda line: console.print(Text(one_line(line)), soft_wrap=True))
 
         drawn_at = 0.0
 
@@ -63,7 +63,7 @@ class _Told:
         if problem:
             self.lines += 1
             if self.lines <= MOST_LINES:
-                self.say(one_line(f"{name}: {problem}"))
+                self.say(f"{name}: {problem}")
             elif self.lines == MOST_LINES + 1:
                 self.say("more hosts were not reached: the report names them all")
 
@@ -71,7 +71,7 @@ class _Told:
 def say(line: str) -> None:
     """Tell a person something beside the report, on standard error."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(one_line(line) + "\n")
         sys.stderr.flush()
 
 

@@ -50,3 +50,8 @@ def test_without_a_terminal_nobody_is_awaited_aloud(monkeypatch):
     with progress.awaiting(["gpu01"]) as done:
         done("gpu01")
     assert stream.getvalue() == ""
+
+
+def test_what_is_said_beside_the_report_cannot_act_on_the_terminal(capsys):
+    progress.say("site.toml: what gpu\x1b[2J\n01 has")
+    assert capsys.readouterr().err == "site.toml: what gpu\\x1b[2J 01 has\n"

@@ -111,6 +111,14 @@ def test_what_a_file_accepts_is_reported_and_fails_no_more(tmp_path):
         (f'{HEAD}[accept]\na = ""\n', "without a reason"),
         (f'{HEAD}[accept]\nb = "why"\n', "no check 'b'"),
         ("[" * 5000, "not TOML"),
+        (f"{HEAD}[expect]\n{'a.' * 3000}b = 1\n", "deeper than any name"),
+        (f"{HEAD}[{'.'.join(['expect'] * 3000)}]\nb = 1\n", "deeper than any name"),
+        (f'{HEAD}[expect]\n"a.count" = 1\na.count = 2\n', "said twice"),
+        (f"{HEAD}[expect]\na.rate = nan\n", "below 2^63"),
+        (f"{HEAD}[expect]\na.rate = -inf\n", "below 2^63"),
+        (f"{HEAD}[expect]\na.rate = {'9' * 400}\n", "below 2^63"),
+        (f"{HEAD}[expect]\na.count = 0x{'f' * 9999}\n", "below 2^63"),
+        (f'{HEAD}[expect]\n"{"x" * 9999}" = 2\n', "nothing is called"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(tmp_path, text, words):
@@ -121,6 +129,13 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path, text, words):
     assert words in f"{caught.value.what} {caught.value.next_step}"
     assert caught.value.where == str(path)
     assert caught.value.next_step
+    assert len(caught.value.what) < 400
+
+
+def test_a_file_that_an_editor_saved_with_a_byte_order_mark_is_read(tmp_path):
+    path = tmp_path / "site.toml"
+    path.write_text(f"\ufeff{HEAD}[expect]\na.count = 2\n")
+    assert site.load(path).expect == {"a.count": 2}
 
 
 def test_a_file_that_is_missing_or_binary_is_refused(tmp_path):
