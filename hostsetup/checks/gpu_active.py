@@ -60,7 +60,7 @@ EXPECTS = {
     PCIE: Want(float, "the same where it does not", 15.0),
     BETWEEN: Want(float, "least bus bandwidth in GB/s of the all-reduce of two hosts with GPUs"),
 }
-_MANY_LINKS = 8  # bridges have up to six
+_MANY_LINKS = 8  # the bridges of workstation cards have fewer
 _OUTLIER = 0.5
 _PEERS = 3
 _SHOWN = 8
@@ -176,9 +176,8 @@ def _pair(finding: Finding, hosts: tuple[str, ...]) -> Finding:
 
 
 def _floors(good: Sequence[Result], expect: Expect, topology: Topology | None) -> Iterator[Finding]:
-    linked = (
-        topology is not None and topology.gpus > 1 and all(_links(c) >= _MANY_LINKS for c in topology.links.values())
-    )
+    links = topology.links.values() if topology is not None and not topology.cut else ()
+    linked = bool(links) and all(_links(link) >= _MANY_LINKS for link in links)
     for one in good:
         if one.backend != "nccl" or one.value is None:
             continue
@@ -232,11 +231,12 @@ def _summary(good: Sequence[Result]) -> Iterator[str]:
     for test in dict.fromkeys(one.test for one in good):
         group = [one for one in good if one.test == test]
         rates = sorted(one.value for one in group if one.value is not None)
-        span = "" if not rates else f", {rates[0]:g}" + (f" to {rates[-1]:g}" if rates[-1] > rates[0] else "")
+        most = f" to {rates[-1]:g}" if rates and rates[-1] > rates[0] else ""
         ranks = f" over {group[0].ranks} {'CPU ranks (Gloo)' if group[0].backend == 'gloo' else 'GPUs'}"
         count = f"{len(group)} " if len(group) > 1 else ""
         bus = " bus bandwidth" if test.startswith("all_reduce") else ""
-        yield f"{count}{_NAMES.get(test, test)}{ranks if group[0].ranks else ''} verified{span} GB/s{bus}"
+        speed = f", {rates[0]:g}{most} GB/s{bus}" if rates else ""
+        yield f"{count}{_NAMES.get(test, test)}{ranks if group[0].ranks else ''} verified{speed}"
 
 
 def judge_fleet(active: Mapping[str, Active]) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ Sources
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from hostsetup.expect import Want
@@ -135,7 +136,13 @@ def _warn(saw: str, wanted: str, remedy: Remedy, shown: str) -> Finding:
 def judge_fleet(memory: Mapping[str, Memory]) -> Iterator[Finding]:
     """Warn of hosts whose memory is not within 5 % of what most have."""
     totals = {host: one.total_kib for host, one in memory.items()}
-    usual = max(totals.values(), key=lambda total: (sum(_alike(one, total) for one in totals.values()), total))
+    ordered = sorted(totals.values())
+
+    def rank(total: int) -> tuple[int, int]:
+        least, most = total * (1 - _TOLERANCE), total / (1 - _TOLERANCE)
+        return bisect_right(ordered, most) - bisect_left(ordered, least), total
+
+    usual = max(ordered, key=rank)
     odd = {host: total for host, total in totals.items() if not _alike(total, usual)}
     if odd:
         others = len(totals) - len(odd)

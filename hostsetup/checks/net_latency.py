@@ -79,11 +79,13 @@ def judge_fleet(peers: Mapping[str, Peers], expect: Expect) -> Iterator[Finding]
     yield from sorted(bad, key=lambda finding: finding.state is not State.FAIL)[:_MOST]
     if len(bad) > _MOST:
         yield Finding(State.WARN, f"{len(bad) - _MOST} more pairs lose packets or are slow", _WANTED, remedy=_REMEDY)
+    lost = len(pairs) - len(pings)
     if not bad:
         slowest = max(ping.average_ms or 0.0 for _, _, ping in pings)
         yield Finding(
             State.PASS,
-            f"{len(pings)} ordered pairs: median {middle:.2f} ms, slowest {slowest:.2f} ms, no loss",
+            f"{len(pings)} ordered pairs: median {middle:.2f} ms, slowest {slowest:.2f} ms, no loss"
+            + (f"; {lost} more gave no echo" if lost else ""),
             _WANTED,
         )
 

@@ -84,6 +84,11 @@ def judge(net: Net, expect: Expect, endpoint: Endpoint | None = None) -> Iterato
     trained = net.find(expect.text("net.iface.name") or "") or (endpoint.interface if endpoint else None)
     if least and trained:
         found += _slow(trained, least, expect.origin("net.link.speed_mbps"))
+    elif least:
+        origin = expect.origin("net.link.speed_mbps")
+        found.append(
+            Finding(State.UNKNOWN, f"which interface carries training is not known; wanted {least} Mb/s ({origin})")
+        )
     yield from found
     if not found:
         told = ", ".join(f"{one.name} {_speed(one)}" for one in used[:_MOST_NAMES])

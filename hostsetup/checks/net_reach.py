@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from hostsetup.facts.peers import Answer
 from hostsetup.model import Finding, Remedy, State
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def skip(peers: Peers) -> str:
 
 def judge_fleet(peers: Mapping[str, Peers]) -> Iterator[Finding]:
     """Name every ordered pair in which no port answered."""
-    tried = [(host, peer) for host, found in peers.items() for peer in found.peers if peer.ports]
+    every_pair = [(host, peer) for host, found in peers.items() for peer in found.peers if peer.ports]
+    tried = [(host, peer) for host, peer in every_pair if set(peer.ports.values()) != {Answer.UNTRIED}]
     lost = [(host, peer) for host, peer in tried if not any(answer.came for answer in peer.ports.values())]
     dead = Counter(peer.name for _, peer in lost)
     every = Counter(peer.name for _, peer in tried)
@@ -67,6 +69,8 @@ def judge_fleet(peers: Mapping[str, Peers]) -> Iterator[Finding]:
         yield Finding(
             State.FAIL, f"{len(rest) - _MOST} more pairs do not reach each other", _WANTED, remedy=_remedy(rest[0][1])
         )
+    if untried := len(every_pair) - len(tried):
+        yield Finding(State.UNKNOWN, f"{untried} pairs could not be tried: see net.firewall", _WANTED)
     if tried and not lost:
         yield Finding(State.PASS, f"{len(tried)} ordered pairs reach each other{_of(peers)}", _WANTED)
 

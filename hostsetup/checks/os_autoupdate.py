@@ -65,6 +65,7 @@ _LITERAL = re.compile(r"[A-Za-z0-9+_-]|\\?\.|\\[+-]", re.ASCII)
 _WANTED = "no automatic upgrades of driver, kernel and engine: held, or the timer off"
 _SHOWN = 6
 
+_REBOOT = "Unattended-Upgrade::Automatic-Reboot"
 _NO_REBOOT = (
     "echo 'Unattended-Upgrade::Automatic-Reboot \"false\";' | sudo tee /etc/apt/apt.conf.d/99-no-automatic-reboot"
 )
@@ -76,7 +77,7 @@ def judge(updates: Updates, services: Services | None = None) -> Iterator[Findin
     found = []
     if apt:
         found.append(_judge_apt(updates))
-        if updates.setting("Unattended-Upgrade::Automatic-Reboot").lower() in {"true", "1", "yes"}:
+        if updates.setting(_REBOOT).lower() in {"true", "1", "yes"}:
             found.append(_reboots(updates))
     if dnf:
         found.append(_judge_dnf(updates))
@@ -183,7 +184,7 @@ def _reboots(updates: Updates) -> Finding:
             (_NO_REBOOT,),
             needs_root=True,
         ),
-        evidence=('updates: Unattended-Upgrade::Automatic-Reboot "true";',),
+        evidence=(f'updates: {_REBOOT} "{updates.setting(_REBOOT)}";',),
     )
 
 

@@ -6,7 +6,7 @@ The launcher itself writes the reply `active`: what the containers of the tests 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
@@ -119,16 +119,21 @@ def _number(raw: Mapping[str, Any], key: str) -> float | None:
 
 
 def read(evidence: Evidence) -> Known[Active] | Unknown:
-    """Return the results; without the reply nobody asked for the tests, which is known as well."""
+    """Return the results; without the reply nobody asked for the tests, which is known as well.
+
+    What a host tells of a test in which it took no part is not readable.
+    """
     if "active" not in evidence.replies:
         return Known(Active())
     reply = evidence.answer("active")
     if isinstance(reply, Unknown):
         return reply
     try:
-        return Known(parse_active(reply.text))
+        told = parse_active(reply.text)
     except ValueError as error:
         return Unknown(f"`active`: {error}")
+    own = tuple(one for one in told.results if not one.hosts or evidence.host in one.hosts)
+    return Known(replace(told, results=own, unread=told.unread + len(told.results) - len(own)))
 
 
 def tell(active: Active) -> dict[str, Any]:
