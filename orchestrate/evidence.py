@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import re
 import stat
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LARGEST_REPLY_BYTES = 16 << 20
 _PROBE = re.compile(r"([a-z0-9][a-z0-9-]{0,63})\.(txt|rc|err)")
+_NOWHERE = frozenset({errno.ENOENT, errno.ELOOP})  # a link that leads nowhere: that reply is not there
 _NEXT = "name a folder that --save wrote, or one with a folder HOST/ of PROBE.txt files"
 
 
@@ -59,10 +60,11 @@ def load(folder: Path) -> tuple[Evidence, ...]:
     """Return the evidence below a folder, by host; raise UsageError when there is none."""
     try:
         inside = sorted(folder.iterdir())
-        every = [_read(path, unquote(path.name)) for path in inside if path.is_dir() and not path.name.startswith(".")]
-        every.append(_read(folder, folder.resolve().name))
+        every = [_read(path, _host(path.name)) for path in inside if path.is_dir() and not path.name.startswith(".")]
+        every.append(_read(folder, _host(folder.resolve().name)))
     except OSError as error:
-        raise UsageError(f"cannot read the evidence: {error.strerror}", where=str(folder), next_step=_NEXT) from error
+        where = str(error.filename or folder)
+        raise UsageError(f"cannot read the evidence: {error.strerror}", where=where, next_step=_NEXT) from error
     found = [evidence for evidence in every if evidence.replies]
     if twice := [host for host, count in Counter(evidence.host for evidence in found).items() if count > 1]:
         raise UsageError(f"two folders hold evidence of {twice[0]!r}", where=str(folder), next_step="keep one of them")
@@ -100,14 +102,24 @@ def _file_name(host: str) -> str:
     return name.replace(".", "%2E", 1) if name.startswith(".") else name
 
 
+def _host(file_name: str) -> str:
+    r"""Return the host of a folder; bytes of its name that are no UTF-8 are written as \xff."""
+    return unquote(file_name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _read(folder: Path, host: str) -> Evidence:
     parts: dict[str, dict[str, bytes]] = {}
     for path in sorted(folder.iterdir()):
         found = _PROBE.fullmatch(path.name)
-        with contextlib.suppress(FileNotFoundError):  # a link that leads nowhere: that reply is not there
-            if found and stat.S_ISREG(path.stat().st_mode):
+        if found is None:
+            continue
+        try:
+            if stat.S_ISREG(path.stat().st_mode):
                 with path.open("rb") as stream:
                     parts.setdefault(found[1], {})[found[2]] = stream.read(LARGEST_REPLY_BYTES)
+        except OSError as error:
+            if error.errno not in _NOWHERE:
+                raise
     return Evidence(host, {name: _reply(part) for name, part in parts.items()})
 
 

@@ -1,7 +1,8 @@
-"""Replaces a file whole or not at all. Keeps no copy of what was there before."""
+"""Replaces a file whole or not at all, and tells beforehand where that cannot work. Keeps no copy of what was there."""
 
 from __future__ import annotations
 
+import os
 import secrets
 from typing import TYPE_CHECKING
 
@@ -24,3 +25,20 @@ def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def obstacle(path: Path, *, folder: bool = False) -> str:
+    """Return why no file (or folder of files) can be written there, as far as that shows before; empty: nothing shows."""
+    try:
+        if not folder and path.is_dir():
+            return "it is a folder"
+        if not folder and path.exists() and not path.is_file():
+            return ""  # a pipe or a device
+        place = path if folder else path.parent
+        while folder and not place.exists() and place != place.parent:
+            place = place.parent  # folders on the way are made
+        if not place.is_dir():
+            return f"{place} is no folder" if place.exists() else f"there is no folder {place}"
+        return "" if os.access(place, os.W_OK | os.X_OK) else f"nothing may be written in {place}"
+    except OSError as error:
+        return error.strerror or type(error).__name__

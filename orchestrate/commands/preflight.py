@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,7 @@ from orchestrate import evidence as store
 from orchestrate import site
 from orchestrate.commands.explain import ids
 from orchestrate.errors import UsageError
+from orchestrate.files import obstacle
 from orchestrate.inventory import read_target
 from orchestrate.report import formats, progress, screen
 
@@ -51,14 +53,22 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     return {name.strip(): reason.strip() for name, _, reason in pairs}
 
 
+class _Named(click.Path):
+    """A path that is no empty word: a variable that is not set must not mean the folder where somebody stands."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command(epilog=_EPILOG)
 @click.argument("target", required=False)
 @click.option(
-    "--evidence", type=click.Path(file_okay=False, path_type=Path), help="Judge saved evidence; touch no network."
+    "--evidence", type=_Named(file_okay=False, path_type=Path), help="Judge saved evidence; touch no network."
 )
-@click.option(
-    "--save", type=click.Path(file_okay=False, path_type=Path), help="Keep the raw answers: DIR/HOST/PROBE.txt."
-)
+@click.option("--save", type=_Named(file_okay=False, path_type=Path), help="Keep the raw answers: DIR/HOST/PROBE.txt.")
 @click.option(
     "--scrub", is_flag=True, help="Replace names, addresses, UUIDs and serials, in what is saved and reported."
 )
@@ -88,12 +98,12 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 )
 @click.option(
     "--baseline",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_Named(dir_okay=False, path_type=Path),
     help="What this site expects and accepts: a file that --save-baseline wrote, or was edited.",
 )
 @click.option(
     "--save-baseline",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_Named(dir_okay=False, path_type=Path),
     help="Write what these hosts have in common as what is expected; refused when a check fails.",
 )
 @click.option(
@@ -109,7 +119,7 @@ def _reasons(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
 @click.option("--format", "form", type=click.Choice(formats.FORMATS), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to a file.")
+@click.option("-o", "--output", type=_Named(dir_okay=False, path_type=Path), help="Write the report to a file.")
 @click.option("-v", "--verbose", is_flag=True, help="Text tells what passed or was skipped, too, and folds no list.")
 @click.option(
     "--timeout",
@@ -153,8 +163,19 @@ def preflight(
             where="orchestrate preflight",
             next_step="leave --active out: what it measured is judged with the rest" if active else "add --active",
         )
+    if math.isnan(timeout_s):
+        raise UsageError(
+            "--timeout nan is no time", where="orchestrate preflight", next_step="give seconds: --timeout 90"
+        )
     for pattern in (*only, *skip, *accept):
         _exists(pattern)
+    if not checks.select(only or None, skip):
+        raise UsageError(
+            "no check is left of which anything could be told",
+            where="orchestrate preflight",
+            next_step="--skip takes away all that --only chose",
+        )
+    _can_be_written(output, save_baseline, save, scrub=scrub)
     choice = audits.Choice(
         only, skip, accept, site.load(baseline) if baseline else site.Site(), strict, save_baseline is not None
     )
@@ -217,6 +238,24 @@ def _under_load(
         for one in found:
             store.save(one, save)
     return found
+
+
+def _can_be_written(output: Path | None, baseline: Path | None, save: Path | None, *, scrub: bool) -> None:
+    """Refuse, before anybody is asked, what could not be written once all is known."""
+    report, site_file, kept = (
+        ("the report", "-o FILE"),
+        ("the baseline", "--save-baseline FILE"),
+        ("the evidence", "--save DIR"),
+    )
+    for (what, option), path in ((report, output), (site_file, baseline), (kept, save)):
+        if path is not None and str(path) != "-" and (why := obstacle(path, folder=path is save)):
+            raise UsageError(f"cannot write {what}: {why}", where=str(path), next_step=f"choose another {option}")
+    if scrub and save is not None and save.is_dir() and any(save.iterdir()):
+        raise UsageError(
+            "what lies in the folder already would be passed on with what is scrubbed",
+            where=str(save),
+            next_step="choose a new or an empty folder with --save DIR",
+        )
 
 
 def _exists(pattern: str) -> None:

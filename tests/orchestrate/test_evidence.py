@@ -129,5 +129,22 @@ def test_a_link_that_leads_nowhere_costs_its_own_reply_alone(tmp_path):
     (tmp_path / "gpu01").mkdir()
     (tmp_path / "gpu01" / "uname.txt").write_text("Linux\n")
     (tmp_path / "gpu01" / "lscpu.txt").symlink_to(tmp_path / "none")
+    (tmp_path / "gpu01" / "dmesg.txt").symlink_to("dmesg.txt")
+    (tmp_path / "loop").symlink_to("loop")
     (evidence,) = store.load(tmp_path)
     assert set(evidence.replies) == {"uname"}
+
+
+def test_a_folder_whose_name_is_no_text_is_a_host_in_every_report(tmp_path, capsys):
+    from orchestrate import cli
+
+    folder = tmp_path / "ev" / os.fsdecode(b"\xff\xfe")
+    folder.mkdir(parents=True)
+    (folder / "uname.txt").write_text("Linux\n")
+    (evidence,) = store.load(tmp_path / "ev")
+    assert evidence.host == r"\xff\xfe"
+    store.save(evidence, tmp_path / "copy")
+    assert store.load(tmp_path / "copy") == (evidence,)
+    for form in ("text", "json", "html", "junit"):
+        cli.run(["preflight", "--evidence", str(tmp_path / "ev"), "--format", form])
+        assert "xff" in capsys.readouterr().out.encode().decode()

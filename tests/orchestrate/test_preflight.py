@@ -138,6 +138,15 @@ def test_only_skip_and_accept_choose_what_is_judged(call, saved):
         (["--nonsense"], ["--nonsense"]),
         (["--save", "elsewhere"], ["leave one of them out"]),
         (["nobody"], ["holds none of nobody", "gpu[01-02]"]),
+        (["--skip", "*"], ["no check is left"]),
+        (["--only", "numa.nps", "--skip", "numa.*"], ["no check is left"]),
+        (["--timeout", "nan"], ["nan"]),
+        (["--evidence", ""], ["empty"]),
+        (["--save", "", "--scrub"], ["empty"]),
+        (["-o", "."], ["is a directory"]),
+        (["-o", "/dev/null/report"], ["cannot write the report", "no folder"]),
+        (["--save-baseline", "no/such/folder/site.toml"], ["cannot write the baseline", "no folder"]),
+        (["--scrub", "--save", "/dev/null/copy"], ["cannot write the evidence"]),
     ],
 )
 def test_a_wrong_command_line_is_told_in_three_lines_and_ends_with_2(call, saved, arguments, words):
@@ -146,6 +155,24 @@ def test_a_wrong_command_line_is_told_in_three_lines_and_ends_with_2(call, saved
     assert [line.split(":")[0] for line in err.splitlines()] == ["error", "where", "next"]
     for word in words:
         assert word in err
+
+
+def test_what_cannot_be_written_is_refused_before_a_host_is_asked(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("orchestrate.collect.collect", lambda *_, **__: pytest.fail("a host was asked"))
+    for option in ("-o", "--save-baseline", "--save"):
+        code, _, err = call("preflight", "gpu01", option, "/dev/null/x")
+        assert code == 2
+        assert "cannot write" in err
+
+
+def test_what_is_scrubbed_lies_beside_nothing_that_is_not(call, saved, tmp_path):
+    code, _, err = call("preflight", "--evidence", saved, "--scrub", "--save", saved)
+    assert code == 2
+    assert "passed on" in err
+    assert {path.name for path in saved.iterdir()} == {"gpu01", "gpu02"}
+    (tmp_path / "empty").mkdir()
+    call("preflight", "--evidence", saved, "--scrub", "--save", tmp_path / "empty")
+    assert {path.name for path in (tmp_path / "empty").iterdir()} == {"host-1", "host-2"}
 
 
 def test_evidence_that_is_not_there_is_told(call, tmp_path):
