@@ -18,7 +18,7 @@ for p in $(ls /dev/shm 2>/dev/null | sed -n 's/^torch_\\([0-9][0-9]*\\)_.*/\\1/p
   [ -d "/proc/$p" ] && echo "alive $p"
 done
 echo 'shm asked'
-q() {{ $1 docker ps -a --no-trunc --filter label=muster.run --format '{_FORMAT}' 2>/dev/null | head -n 1000; }}
+q() {{ out=$($1 docker ps -a --no-trunc --filter label=muster.run --format '{_FORMAT}' 2>/dev/null) && printf '%s\\n' "$out" | head -n 1000; }}
 if ! command -v docker >/dev/null; then echo 'docker missing'
 elif docker version >/dev/null 2>&1; then q && echo 'docker asked'
 elif sudo -n docker version >/dev/null 2>&1; then q 'sudo -n' && echo 'docker asked'

@@ -141,7 +141,7 @@ def parse_show_gids(text: str) -> Rdma:
         key, netdev = (found[1], int(found[2])), found[6] or ""
         gid = Gid(int(found[3]), ipaddress.IPv6Address(found[4]), f"RoCE v{found[5]}", netdev)
         port = ports.get(key) or Port(*key, layer=ETHERNET, netdev=netdev, gids=(), source=GIDS)
-        ports[key] = replace(port, gids=(*(port.gids or ())[:1000], gid))
+        ports[key] = replace(port, gids=(*(port.gids or ()), gid)) if len(port.gids or ()) < 1000 else port
     if not ports:
         raise ValueError("no row of `show_gids`")
     last = list(ports)[-1]
