@@ -32,7 +32,7 @@ SSHD = "/usr/sbin/sshd"
 DEAD_SHARE, HUNG, CONNECT_S = 0.02, 5, 10
 TOOLS = ("preflight", "fabric", "xargs", "clush", "ansible")
 FABRIC = """
-import concurrent.futures, sys
+import concurrent.futures, contextlib, sys
 from fabric import Connection
 hosts, config, window, program = sys.argv[1:]
 from fabric import Config
@@ -54,7 +54,8 @@ def ask(name):
     except Exception:
         return False
     finally:
-        connection.close()
+        with contextlib.suppress(Exception):
+            connection.close()
 with concurrent.futures.ThreadPoolExecutor(int(window)) as pool:
     print(sum(pool.map(ask, open(hosts).read().split())))
 """
