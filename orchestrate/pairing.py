@@ -47,16 +47,17 @@ def pairs(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 _PROGRAM = r"""
 connect() {
-  if command -v bash >/dev/null 2>&1; then timeout 3 bash -c ': 2>&1 <"/dev/tcp/$0/$1"' "$1" "$2"
-  elif command -v python3 >/dev/null 2>&1; then timeout 4 python3 -c 'import socket,sys
-try: socket.create_connection((sys.argv[1],int(sys.argv[2])),3).close()
-except OSError as e: sys.exit(str(e))' "$1" "$2"
-  elif command -v nc >/dev/null 2>&1; then nc -z -w 3 "$1" "$2"
+  if command -v bash >/dev/null 2>&1; then timeout "$3" bash -c ': 2>&1 <"/dev/tcp/$0/$1"' "$1" "$2"
+  elif command -v python3 >/dev/null 2>&1; then timeout "$(($3 + 1))" python3 -c 'import socket,sys
+try: socket.create_connection((sys.argv[1],int(sys.argv[2])),int(sys.argv[3])).close()
+except OSError as e: sys.exit(str(e))' "$@"
+  elif command -v nc >/dev/null 2>&1; then nc -z -w "$3" "$1" "$2"
   else echo "neither bash, python3 nor nc"; return 126; fi
 }
 tcp() {
-  said=$(connect "$1" "$2" 2>&1); rc=$?
-  case $rc in 124|137|143) said=$(connect "$1" "$2" 2>&1); rc=$?;; esac
+  said=$(connect "$1" "$2" 3 2>&1); rc=$?
+  # silence accuses a firewall, so a host that is only busy gets long enough to hear the answer
+  case $rc in 124|137|143) said=$(connect "$1" "$2" 12 2>&1); rc=$?;; esac
   printf 'tcp %s %s %s\n' "$2" "$rc" "$(printf '%s' "$said" | tail -n 1 | head -c 150)"
 }
 path() {

@@ -46,11 +46,15 @@ _WANTED = "every host logs in on its peers without a prompt"
 _MOST = 20
 
 
-def skip(peers: Peers, expect: Expect) -> str:
+def skip(expect: Expect, peers: Peers | None = None) -> str:
     """Spare everybody who does not need it."""
     if not expect.get("ssh.peer_trust.needed"):
         return "logins between hosts are not needed: torchrun starts from the launcher"
-    return "" if peers.asked else "hosts were not sent to their peers (--no-pairs, one host, or no address for peers)"
+    return (
+        ""
+        if peers is None or peers.asked
+        else "hosts were not sent to their peers (--no-pairs, one host, or no address for peers)"
+    )
 
 
 def judge_fleet(peers: Mapping[str, Peers]) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from hostsetup.facts.peers import Answer, parse_peers
 from orchestrate.pairing import EVERY_PAIR_UP_TO, PORTS, Place, pairs, probe
 
 
@@ -65,3 +66,21 @@ def test_what_a_peer_says_at_a_login_is_one_bounded_line_and_its_name_is_no_opti
     assert [line for line in told.stdout.splitlines() if line.startswith("trust")] == [f"trust {said}"]
     assert "forged" not in told.stdout
     assert (tmp_path / "argv").read_text().split()[-3:] == ["--", "gpu02", "true"]
+
+
+def test_a_host_that_is_only_busy_hears_the_answer_and_accuses_no_firewall(tmp_path, silent_port):
+    stubs = {"ping": "exit 1", "ip": "exit 1", "bash": 'sleep 4; exec /bin/bash "$@"'}
+    for name, body in stubs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    own, peer = (Place(name, ipaddress.ip_address("127.0.0.1")) for name in ("gpu01", "gpu02"))
+    told = subprocess.run(
+        ["/bin/sh", "-c", probe(own, [peer], {"gpu02": [silent_port]}, every=1, trust=False).command],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    (found,) = parse_peers(told.stdout).peers
+    assert found.ports == {29400: Answer.REFUSED, 29500: Answer.REFUSED, silent_port: Answer.OPEN}
