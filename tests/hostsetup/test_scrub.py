@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hostsetup import checks, host
+from hostsetup import scrub as scrubbing
 from hostsetup.model import Evidence, Reply
 from hostsetup.scrub import scrub
 
@@ -138,7 +139,8 @@ def test_two_keys_give_two_replacements_and_bytes_that_are_no_text_stay():
     assert one.exit_code == 3
 
 
-def test_a_full_name_and_whatever_lies_in_its_domain_is_replaced_wherever_it_stands():
+def test_a_full_name_and_whatever_lies_in_its_domain_is_replaced_wherever_it_stands(monkeypatch):
+    monkeypatch.setattr(scrubbing, "_PRODUCTS", frozenset({"product.test"}))
     found = evidence(
         "node1",
         hostname="node1\n",
@@ -146,15 +148,15 @@ def test_a_full_name_and_whatever_lies_in_its_domain_is_replaced_wherever_it_sta
         getent="10.1.2.3 STREAM node1.lab.corp.test\n",
         dmesg="systemd[1]: Hostname set to <node1.lab.corp.test>.\n",
         docker_info='{"NoProxy": "localhost,.corp.test"}',
-        docker_objects="image registry.corp.test:5000/vision/net latest\nimage nvidia.com/cuda 12\n",
+        docker_objects="image registry.corp.test:5000/vision/net latest\nimage product.test/cuda 12\n",
         active='{"subject": "node1 <-> node2", "hosts": ["node1", "node2"]}\n',
         mounts="//x/y /data cifs rw,username=ada,domain=CORP,cache=strict 0 0\n",
     )
-    other = evidence("node2", hostname="node2.nvidia.com\n")
+    other = evidence("node2", hostname="node2.product.test\n")
     one, two = scrub([found, other], KEY)
     told = text_of(one)
     assert not re.search(r"corp|ada\b|node[12]|<node", told, re.IGNORECASE)
-    assert "nvidia.com/cuda 12" in told
+    assert "product.test/cuda 12" in told
     assert f"{one.host} <-> {two.host}" in told
     assert one.replies["fqdn"].text.split(".")[0] == one.host
     assert "cache=strict" in told
