@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXTRA_PORTS = 3  # tried on each peer, out of the range from which NCCL and Gloo take theirs
 USUAL = (32768, 60999)  # first and last of that range where a kernel was not told otherwise
+_DRAWS = 4 * EXTRA_PORTS  # some may be in use; a list of all that are free costs more than all else, for each host
 _CONNECT_S = 15.0
 _LATE = 124
 
@@ -106,5 +107,5 @@ def _ports(facts: HostFacts) -> tuple[int, ...]:
     known = facts.ports.value if isinstance(facts.ports, Known) else None
     first, last = (known.ephemeral if known else None) or USUAL
     busy = known.listening if known else {}
-    free = [port for port in range(first, last + 1) if port not in busy]
-    return tuple(sorted({secrets.choice(free) for _ in range(EXTRA_PORTS)})) if free else ()
+    drawn = {first + secrets.randbelow(last - first + 1) for _ in range(_DRAWS)} if first <= last else set[int]()
+    return tuple(sorted([port for port in drawn if port not in busy][:EXTRA_PORTS]))

@@ -6,7 +6,10 @@ import subprocess
 
 import pytest
 
+from hostsetup import host as known_host
 from hostsetup.facts.peers import Answer, parse_peers
+from hostsetup.model import Evidence, Reply
+from orchestrate import pairs as pairs_of_hosts
 from orchestrate.pairing import EVERY_PAIR_UP_TO, PORTS, Place, pairs, probe
 
 
@@ -84,3 +87,14 @@ def test_a_host_that_is_only_busy_hears_the_answer_and_accuses_no_firewall(tmp_p
     )
     (found,) = parse_peers(told.stdout).peers
     assert found.ports == {29400: Answer.REFUSED, 29500: Answer.REFUSED, silent_port: Answer.OPEN}
+
+
+def test_a_peer_is_tried_on_few_ports_that_nothing_listens_on():
+    def ports(first, last, listening=""):
+        told = f"  sl  local_address rem_address\n{listening}/proc/sys/net/ipv4/ip_local_port_range:{first}\t{last}\n"
+        return pairs_of_hosts._ports(known_host.read(Evidence("gpu01", {"tcp-ports": Reply(told.encode())})))
+
+    assert 1 <= len(ports(32768, 60999)) <= pairs_of_hosts.EXTRA_PORTS
+    assert set(ports(40000, 40001)) <= {40000, 40001}
+    listening = "   0: 00000000:9C40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20311 1\n"
+    assert set(ports(40000, 40001, listening)) <= {40001}
