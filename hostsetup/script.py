@@ -26,7 +26,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./ -]+")  # one command and its words: a restri
 
 _HEAD = re.compile(rb" (?P<name>[a-z0-9][a-z0-9-]{0,63}) (?P<rc>\d{1,3}) (?P<how>base64|hex)")
 _END = re.compile(rb"\.end(\n|$)")
-_NOW = re.compile(rb"(\d{1,12}(?:\.(?:\d{1,9}|%?N))?)\r?\n")
 
 # Why files and polling instead of `timeout` and `wait`: `timeout` may be missing, and neither returns while a process
 # sits in uninterruptible sleep. A probe that will not die is left behind. setsid gives each probe a process group to kill.

@@ -55,13 +55,6 @@ def _gpu(index: int, fields: Mapping[str, str]) -> Gpu:
     )
 
 
-def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read the query's table; no devices, said in so many words, are none."""
-    if _NONE.search(text[:500]):
-        return ()
-    return tuple(_gpu(index, fields) for index, fields in sorted(smi_query.parse_query(text).items()))
-
-
 def read(evidence: Evidence) -> Known[tuple[Gpu, ...]] | Unknown:
     """Return the GPUs by index; an empty tuple where the driver says that there are none."""
     for probe in ("nvidia-smi-gpus", smi_q.PROBE, "nvidia-smi"):

@@ -25,7 +25,6 @@ exit 0""",
     ),
 )
 
-MODES = ("none", "integrity", "confidentiality")
 _LOCKED = re.compile(r"Kernel is locked down from|\bLockdown: ", re.IGNORECASE)
 _MODE = re.compile(r"\[(none|integrity|confidentiality)\]", re.ASCII)
 _VARIABLE = re.compile(r"secureboot ((?: *[0-9a-f]{2}){4}) *0([01])", re.ASCII)

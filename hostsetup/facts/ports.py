@@ -20,7 +20,6 @@ exit 0""",
     ),
 )
 
-MAX_PORT = 65535
 _LISTENER = re.compile(
     r" *\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A \S+ \S+ \S+ +(\d{1,10}) .*",
     re.ASCII,

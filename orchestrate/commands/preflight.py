@@ -127,7 +127,7 @@ class _Named(click.Path):
     type=click.FloatRange(1, 3600),
     default=90,
     show_default=True,
-    help="Seconds for each host, all in all.",
+    help="Seconds for each host, and again for its way to its peers.",
 )
 def preflight(
     target: str | None,

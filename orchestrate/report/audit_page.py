@@ -32,7 +32,6 @@ MOST_ENTRIES = 100  # of a card; JSON has them all
 MOST_QUIET_ENTRIES = 20
 SHOWN_ROWS = 40  # of the fleet's table
 MOST_PICTURES = 60
-SHOWN_COMMANDS = 40
 _LONGEST_NAMES = 160
 _Cells: TypeAlias = tuple[State | None, ...]
 GLYPHS = {
