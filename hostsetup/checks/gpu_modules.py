@@ -38,12 +38,12 @@ import re
 from typing import TYPE_CHECKING
 
 from hostsetup.facts import nvidia
+from hostsetup.facts.gpu_modules import GpuModules
 from hostsetup.model import Finding, Remedy, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hostsetup.facts.gpu_modules import GpuModules
     from hostsetup.facts.gpus import Gpu
     from hostsetup.facts.kernel_log import KernelLog
     from hostsetup.facts.pci_tree import Pci
@@ -105,6 +105,9 @@ def judge(
     logged = tuple(f"dmesg: {line[:300]}" for line in (kernel_log.find(_REFUSED) if kernel_log else ())[-3:])
     if gpus and "nvidia" not in gpu_modules.loaded and gpu_modules.bound is not None:
         yield Finding(State.INFO, saw=f"nvidia-smi lists {len(gpus)} GPUs, and the kernel shows no module nvidia: WSL?")
+        return
+    if pci is None and gpu_modules == GpuModules():
+        yield Finding(State.UNKNOWN, saw="no module of a GPU is loaded, and whether the host has a GPU is not shown")
         return
     held = list(_held(gpu_modules, pci))
     bad = [*held, *_missing(gpu_modules, logged, held=bool(held)), *_nodes(gpu_modules)]
