@@ -1,6 +1,7 @@
 """Sends hosts to their peers: a second exchange, in which each tries what `pairing` says. Judges nothing.
 
-A host that was not reached in the first exchange takes no part, neither as one who tries nor as one who is tried.
+A host that was not reached in the first exchange takes no part, neither as one who tries nor as one who is tried; one that
+was cut off at its deadline is tried, and not asked again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hostsetup import script
 from hostsetup.model import Evidence, Known, Reply
 from orchestrate import descriptors, pairing, remote
 from orchestrate.errors import OperatorError, RemoteError
+from orchestrate.evidence import visit
 from orchestrate.fan_out import WINDOW
 from orchestrate.pairing import Place
 
@@ -60,7 +62,11 @@ def try_pairs(
         return tuple(found)
     chosen = pairing.pairs(tuple(places))
     ports = {name: _ports(facts[name]) for name in places}
-    replies: dict[str, Reply] = {}
+    hung = [one.host for one in found if one.host in places and (visit(one).elapsed_s or 0) >= timeout_s]
+    replies = dict.fromkeys(hung, Reply(stderr=b"not asked: its answers were cut off at the deadline", exit_code=_LATE))
+    for one in found:
+        if one.host in replies or one.host not in places:
+            on_host(one.host)
 
     def settle(host: Host, result: Reply | OperatorError) -> None:
         replies[host.name] = _lost(result) if isinstance(result, OperatorError) else result
@@ -72,7 +78,7 @@ def try_pairs(
         return _ask(host, script.build((probe,), mark := secrets.token_hex(16)), mark, timeout_s)
 
     remote.fan_out(
-        [there[name] for name in places],
+        [there[name] for name in places if name not in replies],
         work,
         deadline_s=timeout_s + 5,
         window=descriptors.room_for(WINDOW),
