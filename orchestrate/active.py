@@ -123,7 +123,12 @@ class _Session:
         from orchestrate.remote import fan_out
 
         order = {host.name: at for at, host in enumerate(hosts)}
-        answers = fan_out(hosts, lambda host: self._open(host, order[host.name]), deadline_s=OPEN_S)
+        answers = fan_out(
+            hosts,
+            lambda host: self._open(host, order[host.name]),
+            deadline_s=OPEN_S,
+            window=descriptors.room_for(len(hosts)),
+        )
         for name, answer in answers.items():
             if isinstance(answer, OperatorError):
                 kind = "busy" if isinstance(answer, _Busy) else "setup"
@@ -163,6 +168,7 @@ class _Session:
             [one.host for one in ready],
             lambda host: self._within(by_name[host.name]),
             deadline_s=loads.WITHIN_S + 2 * GRACE_S,
+            window=descriptors.room_for(len(ready)),
             on_result=lambda host, answer: self._settle(host, answer, done),
         )
 

@@ -15,6 +15,7 @@ def room_for(hosts: int) -> int:
 
     Raise Refused when the hard limit leaves no room for even one.
     """
+    hosts = max(hosts, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OURS + hosts * A_HOST
     able = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -35,7 +35,8 @@ __all__ = ["Completed", "Local", "Remote", "RemoteError", "Shell", "connect", "f
 
 _BLOCK = 1 << 15
 _SILENCE = logging.NullHandler()  # what paramiko would print of a failure, RemoteError tells
-_PAUSE_S, _NAP_S = 0.02, 0.05
+_PAUSE_S = 0.02
+_NAP_S = 0.05  # what trickles in is taken together: each look at it costs more than it does
 
 
 class Remote:
@@ -212,14 +213,18 @@ def _pump(
             return Completed(channel.exit_status, bytes(out), bytes(err)), came_at
         if now >= deadline:
             return Completed(None, bytes(out), bytes(err)), came_at
-        if came and now - began > _NAP_S:
-            time.sleep(_NAP_S)  # what trickles in is taken together: each look at it costs more than it does
-        if came or (left and channel.send_ready()):
-            continue
-        if channel.eof_received:
-            channel.status_event.wait(_PAUSE_S)
-        else:
-            ready.poll(1000 * (_PAUSE_S if left else min(LINGER_S, deadline - now)))
+        if came:
+            time.sleep(_NAP_S if now - began > _NAP_S else 0)
+        elif not (left and channel.send_ready()):
+            _await(channel, ready, _PAUSE_S if left else min(LINGER_S, deadline - now))
+
+
+def _await(channel: paramiko.Channel, ready: select.poll, longest_s: float) -> None:
+    """Wait until something comes, or the exit code where nothing more will come."""
+    if channel.eof_received:
+        channel.status_event.wait(_PAUSE_S)
+    else:
+        ready.poll(1000 * longest_s)
 
 
 def _close(channel: paramiko.Channel) -> None:

@@ -28,6 +28,7 @@ Verdict: TypeAlias = Literal["pass", "fail", "incomplete"]
 EXIT_CODES: Mapping[Verdict, int] = {"pass": 0, "fail": 1, "incomplete": 3}
 
 REACHABLE = "ssh.reachable"
+_NO_SLOTS = frozenset({"expect", "everyone"})  # what a judge may ask for beside slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Check:
     `judge` looks at one host, `judge_fleet` at all hosts where its slot is known; `skip` returns why the check does not
     apply to a host, or an empty string. Parameters are names of HostFacts slots; one with a default may be unknown.
     `judge_fleet` gets each slot as a mapping of host to value: of the hosts where all slots without a default are known.
-    A parameter `expect` is what is expected of the host (of the fleet: by the site). `expects`: what can be expected, by
+    A parameter `expect` is what is expected of the host (of the fleet: by the site), `everyone` the names of all hosts,
+    those of which too little is known among them. `expects`: what can be expected, by
     a name that begins with the check's id. `baseline` returns what a good host has, under these names.
     """
 
@@ -228,6 +230,8 @@ def _parameters(judge: Callable[..., object]) -> tuple[tuple[str, bool], ...]:
 def _known(judge: Callable[..., object], facts: HostFacts, expect: Expect) -> dict[str, object] | Finding:
     values: dict[str, object] = {}
     for name, optional in _parameters(judge):
+        if name == "everyone":
+            continue
         if name == "expect":
             values[name] = expect
             continue
@@ -266,10 +270,10 @@ def _on_fleet(check: Check, fleet: Mapping[str, HostFacts], expect: Expect) -> t
     arguments: dict[str, object] = {
         name: {host: values[name] for host, values in known.items() if name in values}
         for name, _ in _parameters(judge)
-        if name != "expect"
+        if name not in _NO_SLOTS
     }
-    if any(name == "expect" for name, _ in _parameters(judge)):
-        arguments["expect"] = expect
+    given = {"expect": expect, "everyone": tuple(fleet)}
+    arguments |= {name: given[name] for name, _ in _parameters(judge) if name in _NO_SLOTS}
     findings = _guarded(judge, arguments)
     if not findings and check.judge is None:  # where each host is judged, too, the fleet's part may stay silent
         findings = (Finding(State.UNKNOWN, saw="the check came to no conclusion"),)

@@ -37,7 +37,7 @@ from hostsetup.expect import Want
 from hostsetup.model import Finding, Remedy, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hostsetup.expect import Expect
     from hostsetup.facts.net import Net
@@ -59,14 +59,17 @@ def skip(peers: Peers) -> str:
     return "" if peers.asked else "hosts were not sent to their peers (--no-pairs, one host, or no address for peers)"
 
 
-def judge_fleet(net: Mapping[str, Net], peers: Mapping[str, Peers], expect: Expect) -> Iterator[Finding]:
+def judge_fleet(
+    net: Mapping[str, Net], peers: Mapping[str, Peers], expect: Expect, everyone: Sequence[str]
+) -> Iterator[Finding]:
     """Say who holds the endpoint, and which names lead astray."""
     own = {
         host: {str(a.ip) for i in one.interfaces for a in i.addresses if not a.ip.is_loopback}
         for host, one in net.items()
     }
     wanted = expect.text("net.rendezvous.endpoint") or next(iter(peers.values())).own
-    wrong = [*_owners(wanted, own), *_names(peers, own)]
+    missing = [host for host in everyone if host not in own]
+    wrong = [*_owners(wanted, own, missing), *_names(peers, own)]
     yield from wrong
     if not wrong:
         owner = next(host for host, addresses in own.items() if _plain(wanted) in addresses)
@@ -80,7 +83,7 @@ def _plain(address: str) -> str:
         return ""
 
 
-def _owners(wanted: str, own: Mapping[str, set[str]]) -> Iterator[Finding]:
+def _owners(wanted: str, own: Mapping[str, set[str]], missing: Sequence[str]) -> Iterator[Finding]:
     owners = [host for host, addresses in own.items() if _plain(wanted) in addresses]
     if not _plain(wanted):
         yield Finding(
@@ -95,6 +98,12 @@ def _owners(wanted: str, own: Mapping[str, set[str]]) -> Iterator[Finding]:
             f"the endpoint {wanted} is a loopback address: every host takes itself for the one",
             _WANTED,
             remedy=_REMEDY,
+        )
+    elif not owners and missing:
+        yield Finding(
+            State.UNKNOWN,
+            f"no host that is known holds {wanted}; nothing is known of {', '.join(missing[:5])}",
+            _WANTED,
         )
     elif not owners:
         yield Finding(State.FAIL, f"no host holds {wanted}", _WANTED, remedy=_REMEDY, evidence=_shown(own))

@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from re import _constants, _parser  # type: ignore[attr-defined]  # there is no public way to ask a pattern what it holds
 from typing import TYPE_CHECKING, Any
 
 from hostsetup.model import Evidence, Known, Probe, Unknown
+
+try:  # there is no public way to ask a pattern what it holds; without this one, every line is searched
+    from re import _constants, _parser  # type: ignore[attr-defined]
+except ImportError:  # pragma: no cover
+    _constants = _parser = None
 
 if TYPE_CHECKING:
     from re import Pattern
@@ -57,7 +61,7 @@ def _any(words: list[str], line: str) -> bool:
 @cache
 def needles(pattern: Pattern[str]) -> frozenset[str] | None:
     """Return words of which every match of a pattern holds one, in lower case; None where no such words are found."""
-    return _of_sequence(_parser.parse(pattern.pattern, pattern.flags))
+    return _of_sequence(_parser.parse(pattern.pattern, pattern.flags)) if _parser is not None else None
 
 
 def _of_sequence(parsed: Any) -> frozenset[str] | None:

@@ -30,6 +30,7 @@ def room(soft, hard, hosts):
         (256, 4096, 32, "32 448 4096"),  # raised as far as needed
         (256, 256, 32, "16 256 256"),  # not to be raised: fewer at once
         (100, 100, 32, "3 100 100"),
+        (4096, 4096, 0, "1 4096 4096"),  # nobody to ask needs no room
     ],
 )
 def test_as_many_hosts_as_fit(soft, hard, hosts, told):
