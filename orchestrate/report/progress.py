@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 MOST_LINES = 20  # after that the report itself is the better list
 _LONGEST_NAMES = 60
 _REDRAW_S = 0.2
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Done(Protocol):
@@ -37,7 +41,7 @@ def awaiting(names: Sequence[str], what: str = "hosts done") -> Iterator[Done]:
 
     console = Console(stderr=True)
     waiting = dict.fromkeys(names)
-    with console.status(Text(_line(waiting, len(names), what))) as status:
+    with _cursor_comes_back(), console.status(Text(_line(waiting, len(names), what))) as status:
         told = _Told(lambda line: console.print(Text(one_line(line)), soft_wrap=True))
 
         drawn_at = 0.0
@@ -51,6 +55,27 @@ def awaiting(names: Sequence[str], what: str = "hosts done") -> Iterator[Done]:
                 status.update(Text(_line(waiting, len(names), what)))
 
         yield done
+
+
+@contextmanager
+def _cursor_comes_back() -> Iterator[None]:
+    """Show the terminal's cursor again when a signal ends the program; an interrupt and an error do so by themselves."""
+
+    def end(number: int, _frame: object) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, b"\x1b[?25h\n")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    here = threading.current_thread() is threading.main_thread()
+    heard = [number for number in _ENDING if here and signal.getsignal(number) is signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Told:

@@ -1,6 +1,10 @@
 """What standard error says while hosts answer."""
 
 import io
+import os
+import pty
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -55,3 +59,35 @@ def test_without_a_terminal_nobody_is_awaited_aloud(monkeypatch):
 def test_what_is_said_beside_the_report_cannot_act_on_the_terminal(capsys):
     progress.say("site.toml: what gpu\x1b[2J\n01 has")
     assert capsys.readouterr().err == "site.toml: what gpu\\x1b[2J 01 has\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_the_terminal_with_its_cursor(number):
+    ours, theirs = pty.openpty()
+    program = (
+        "import os, time\nfrom orchestrate.report import progress\n"
+        "with progress.awaiting(['gpu01']):\n    os.write(1, b'awaits\\n')\n    time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    with process:
+        assert process.stdout.readline() == b"awaits\n"
+        process.send_signal(number)
+        shown = b""
+        while True:
+            try:
+                shown += (block := os.read(ours, 4096))
+            except OSError:
+                break
+            if not block:
+                break
+    os.close(ours)
+    assert process.returncode == -number
+    assert b"\x1b[?25l" in shown
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
