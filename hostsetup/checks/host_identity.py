@@ -63,7 +63,8 @@ def judge_fleet(identity: Mapping[str, Identity]) -> Iterator[Finding]:
             hosts=hosts,
         )
     if not found:
-        seen = "names" if not any(one.boot_id for one in identity.values()) else "names and boots"
+        boots = [one.boot_id for one in identity.values() if one.boot_id]
+        seen = "names and boots" if boots and len(set(boots)) == len(boots) else "names"
         yield Finding(State.PASS, saw=f"{len(identity)} hosts differ in their {seen}", wanted=_WANTED, scope="cluster")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from fnmatch import fnmatchcase
 
 import click
 
@@ -13,6 +14,7 @@ from orchestrate.report import pages, screen
 _EPILOG = """\b
 Examples:
   orchestrate explain                       every check, by subsystem
+  orchestrate explain pcie                  those of a subsystem; * is allowed
   orchestrate explain pcie.acs.redirect     what it looks at, why, and what to do
 """
 
@@ -33,6 +35,10 @@ def explain(name: str | None, as_json: bool) -> None:
         screen.out(pages.catalogue(every, as_json=as_json))
         return
     by_id = {check.id: check for check in every}
+    group = [check for check in every if fnmatchcase(check.id, name) or check.id.startswith(f"{name}.")]
+    if name not in by_id and group:
+        screen.out(pages.catalogue(group, as_json=as_json))
+        return
     if name not in by_id:
         close = difflib.get_close_matches(name, by_id, n=3, cutoff=0.5) or [i for i in by_id if name in i][:3]
         hint = f"did you mean {' or '.join(close)}?" if close else "orchestrate explain lists them all"

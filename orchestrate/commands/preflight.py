@@ -167,6 +167,12 @@ def preflight(
         raise UsageError(
             "--timeout nan is no time", where="orchestrate preflight", next_step="give seconds: --timeout 90"
         )
+    if as_json and form not in {"text", "json"}:
+        raise UsageError(
+            f"--json is --format json, and --format {form} is not",
+            where="orchestrate preflight",
+            next_step="leave one of them out",
+        )
     for pattern in (*only, *skip, *accept):
         _exists(pattern)
     if not checks.select(only or None, skip):
@@ -186,7 +192,7 @@ def preflight(
         else:
             keep = None if scrub else save  # what may not be kept as it is, is kept when all of it is known
             hosts = read_target(target)  # once: it may be a pipe
-            found = _live(hosts, keep, timeout_s)
+            found = _live(hosts, keep, timeout_s, named=not scrub)
             found = _in_pairs(hosts, found, keep, choice, timeout_s) if pairs and audits.wants_pairs(choice) else found
             found = _under_load(hosts, found, keep, image or "", busy_gpus=busy_gpus) if active else found
         return audits.scrubbed(found, save) if scrub else found
@@ -198,7 +204,8 @@ def preflight(
     return checks.EXIT_CODES[audit.verdict]  # type: ignore[index]
 
 
-def _live(hosts: tuple[Host, ...], save: Path | None, timeout_s: float) -> tuple[Evidence, ...]:
+def _live(hosts: tuple[Host, ...], save: Path | None, timeout_s: float, *, named: bool) -> tuple[Evidence, ...]:
+    """Ask every host; `named`: say at once, and with its name, which one was not reached."""
     from orchestrate.collect import collect
 
     with progress.awaiting([one.name for one in hosts]) as done:
@@ -207,7 +214,7 @@ def _live(hosts: tuple[Host, ...], save: Path | None, timeout_s: float) -> tuple
             if save is not None:
                 store.save(one, save)
             visit = store.visit(one)
-            done(one.host, "" if visit.state == "audited" else f"{visit.state}: {visit.error}")
+            done(one.host, f"{visit.state}: {visit.error}" if named and visit.state != "audited" else "")
 
         return store.in_order(collect(hosts, timeout_s=timeout_s, on_evidence=keep))
 
@@ -250,6 +257,12 @@ def _can_be_written(output: Path | None, baseline: Path | None, save: Path | Non
     for (what, option), path in ((report, output), (site_file, baseline), (kept, save)):
         if path is not None and str(path) != "-" and (why := obstacle(path, folder=path is save)):
             raise UsageError(f"cannot write {what}: {why}", where=str(path), next_step=f"choose another {option}")
+    if baseline is not None and baseline.exists() and baseline.stat().st_size:
+        raise UsageError(
+            "the file exists already: what somebody wrote into it would be lost",
+            where=str(baseline),
+            next_step="choose another --save-baseline FILE, or remove this one",
+        )
     if scrub and save is not None and save.is_dir() and any(save.iterdir()):
         raise UsageError(
             "what lies in the folder already would be passed on with what is scrubbed",

@@ -16,7 +16,7 @@ from hostsetup import checks
 from hostsetup.model import Finding, State
 from orchestrate.report import fold
 from orchestrate.report.drawing import Picture, picture
-from orchestrate.report.findings import MEANING, Audit
+from orchestrate.report.findings import Audit, meaning
 from orchestrate.report.screen import harmless
 from orchestrate.report.text import needs
 
@@ -117,7 +117,7 @@ def _view(audit: Audit) -> dict[str, Any]:
     visits = Counter(visit.state for visit in audit.visits)
     return {
         "verdict": audit.verdict,
-        "meaning": MEANING[audit.verdict],
+        "meaning": meaning(audit),
         "strict": audit.strict,
         "total": len(audit.visits),
         "visits": [(state, visits[state]) for state in ("audited", "partial", "unreachable") if visits[state]],

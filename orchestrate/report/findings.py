@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hostsetup.model import State
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -39,6 +41,14 @@ class Audit:
     fleet: Mapping[str, HostFacts] = field(default_factory=dict)
     strict: bool = False
     baselines: Sequence[Mapping[str, Value]] = ()
+
+
+def meaning(audit: Audit) -> str:
+    """Return what the verdict says, in words; a pass with warnings says so."""
+    warned = sum(finding.state is State.WARN for finding in audit.findings)
+    if audit.verdict == "pass" and warned:
+        return f"nothing failed; {warned} warning{'' if warned == 1 else 's'}"
+    return MEANING[audit.verdict]
 
 
 def as_json(audit: Audit) -> str:

@@ -10,7 +10,7 @@ import click
 
 from hostsetup.model import State
 from orchestrate.report import fold
-from orchestrate.report.findings import MEANING
+from orchestrate.report.findings import meaning
 from orchestrate.report.screen import harmless, one_line
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def as_text(audit: Audit, *, coloured: bool = False, width: int | None = None, v
         lines.pop(0)
     while lines and not lines[-1]:
         lines.pop()
-    return "\n".join([*lines, "", counts(audit), f"verdict: {audit.verdict} - {MEANING[audit.verdict]}"])
+    return "\n".join([*lines, "", counts(audit), f"verdict: {audit.verdict} - {meaning(audit)}"])
 
 
 class _Writer:

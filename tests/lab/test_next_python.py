@@ -18,7 +18,7 @@ python3 -m venv /venv
 /venv/bin/python -c 'import sys; assert sys.version_info >= (3, 13), sys.version'
 ! /venv/bin/python -c 'import torch' 2>/dev/null
 cd / && /venv/bin/orchestrate --help >/dev/null && cd /tree
-/venv/bin/python -m pytest -q -m 'not lab and not torch' -p no:cacheprovider
+/venv/bin/python -m pytest -q -m 'not lab and not torch and not slow' -p no:cacheprovider
 """
 
 

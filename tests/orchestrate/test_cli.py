@@ -183,6 +183,14 @@ def test_completion_offers_the_ids_of_checks(begun, at, offered):
     assert done.stdout.splitlines() == [offered]
 
 
+@pytest.mark.parametrize("name", ["pcie.acs", "pcie.acs.*"])
+def test_explain_lists_a_group_of_checks(name, capsys):
+    assert cli.run(["explain", name]) == 0
+    listed = capsys.readouterr().out
+    assert "pcie.acs.redirect" in listed
+    assert "pcie.link" not in listed
+
+
 def test_explain_lists_every_check_and_shows_its_page(capsys):
     assert cli.run(["explain"]) == 0
     listed = capsys.readouterr().out

@@ -137,6 +137,8 @@ def test_only_skip_and_accept_choose_what_is_judged(call, saved):
         (["--timeout", "0"], ["0"]),
         (["--nonsense"], ["--nonsense"]),
         (["--save", "elsewhere"], ["leave one of them out"]),
+        (["--json", "--format", "html"], ["leave one of them out"]),
+        (["--save-baseline", __file__], ["exists already"]),
         (["nobody"], ["holds none of nobody", "gpu[01-02]"]),
         (["--skip", "*"], ["no check is left"]),
         (["--only", "numa.nps", "--skip", "numa.*"], ["no check is left"]),

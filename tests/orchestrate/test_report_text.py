@@ -142,3 +142,8 @@ def test_folding_drops_no_host():
         for host in entry.hosts
     }
     assert told == {(finding.state, finding.check, finding.hosts[0]) for finding in every.findings}
+
+
+def test_a_pass_with_warnings_does_not_say_that_nothing_is_wrong():
+    assert as_text(audit(one("warn"), one("warn", "a.a"), verdict="pass")).endswith("nothing failed; 2 warnings")
+    assert as_text(audit(one("pass"), verdict="pass")).endswith("nothing was found that is wrong")
