@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 import time
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -93,13 +94,15 @@ def test_the_policy_allows_the_two_inline_blocks_and_nothing_else(machines):
 
 def test_everything_that_was_found_is_on_the_page(machines):
     text = "".join(Page(as_html(machines)).text)
+    alike = Counter((finding.check, finding.state, finding.saw) for finding in machines.findings)
     for finding in machines.findings:
         assert finding.saw in text
         assert finding.check in text
         if finding.state not in {State.PASS, State.SKIP}:
             assert finding.wanted in text
             assert all(command in text for command in (finding.remedy.commands if finding.remedy else ()))
-            assert all(line in text for line in finding.evidence if finding.hosts == (finding.hosts[0],))
+            if alike[finding.check, finding.state, finding.saw] == 1:  # of equal hosts, the first one's lines are shown
+                assert all(line in text for line in finding.evidence)
 
 
 @pytest.mark.parametrize("state", ["fail", "unknown", "warn", "info", "skip", "pass"])
