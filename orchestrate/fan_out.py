@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WINDOW = 32
 LONGEST_JITTER_S = 0.5
+_NO_THREAD = "can't start new thread"
 _GLANCE_S = 0.2  # a Ctrl-C that comes just before a wait begins is noticed only after the wait
 
 
@@ -52,28 +53,71 @@ def fan_out(
         if on_result is not None:
             on_result(host, result)
 
-    while waiting or running:
-        while waiting and len(running) < window:
-            host = waiting.popleft()
-            wait_s = random.uniform(0, jitter_s)  # noqa: S311 - spreads logins, hides no secret
+    def begin(host: Host) -> Exception | None:
+        wait_s = random.uniform(0, jitter_s)  # noqa: S311 - spreads logins, hides no secret
+        error = _begin(host, work, wait_s, done)
+        if error is None:
             running[host.name] = time.monotonic() + wait_s + deadline_s
-            threading.Thread(target=_own, args=(host, work, wait_s, done), name=host.name, daemon=True).start()
+        return error
+
+    while waiting or running:
+        _fill(waiting, running, window, begin, settle)
         try:
-            host, result = done.get(timeout=min(max(min(running.values()) - time.monotonic(), 0.0), _GLANCE_S))
+            host, result = done.get(timeout=_patience(running))
         except queue.Empty:
-            now = time.monotonic()
-            for name in [name for name, deadline in running.items() if deadline <= now]:
+            for name in _expired(running):
                 settle(by_name[name], _late(by_name[name], deadline_s))
             continue
         if host.name not in running:
             continue  # it was given up before
-        if isinstance(result, BaseException) and not isinstance(result, OperatorError):
-            bugs.append(result)
-            result = OperatorError(f"{type(result).__name__}: {result}", where=host.name)
-        settle(host, result)
+        settle(host, _told(host, result, bugs))
     if bugs:
         raise bugs[0]
     return {host.name: results[host.name] for host in hosts}
+
+
+def _told(host: Host, result: T | BaseException, bugs: list[BaseException]) -> T | OperatorError:
+    """Return what is told of a host, and keep what is a bug."""
+    if isinstance(result, BaseException) and not isinstance(result, OperatorError):
+        bugs.append(result)
+        return OperatorError(f"{type(result).__name__}: {result}", where=host.name)
+    return result
+
+
+def _expired(running: dict[str, float]) -> list[str]:
+    now = time.monotonic()
+    return [name for name, deadline in running.items() if deadline <= now]
+
+
+def _patience(running: dict[str, float]) -> float:
+    return min(max(min(running.values(), default=0.0) - time.monotonic(), 0.0), _GLANCE_S)
+
+
+def _fill(
+    waiting: deque[Host],
+    running: dict[str, float],
+    window: int,
+    begin: Callable[[Host], Exception | None],
+    settle: Callable[[Host, RemoteError], None],
+) -> None:
+    """Begin as many as may be worked on at once, and as many as this machine bears; without room for one it is told."""
+    while waiting and len(running) < window:
+        error = begin(waiting[0])
+        if error is not None and running:
+            return
+        host = waiting.popleft()
+        if error is not None:
+            settle(host, _no_room(host, error))
+
+
+def _begin(
+    host: Host, work: Callable[[Host], T], wait_s: float, done: queue.SimpleQueue[tuple[Host, T | BaseException]]
+) -> Exception | None:
+    try:
+        threading.Thread(target=_own, args=(host, work, wait_s, done), name=host.name, daemon=True).start()
+    except (RuntimeError, MemoryError) as error:
+        return error
+    return None
 
 
 def _own(
@@ -82,8 +126,20 @@ def _own(
     time.sleep(wait_s)
     try:
         done.put((host, work(host)))
+    except (RuntimeError, MemoryError) as error:
+        full = isinstance(error, MemoryError) or _NO_THREAD in str(error)
+        done.put((host, _no_room(host, error) if full else error))
     except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, all of it
         done.put((host, error))
+
+
+def _no_room(host: Host, error: Exception) -> RemoteError:
+    return RemoteError(
+        "error",
+        f"this machine, not the host: {error or 'no memory is left'}",
+        where=host.name,
+        next_step="allow this program more memory and threads (ulimit -v, ulimit -u), or ask fewer hosts at once",
+    )
 
 
 def _late(host: Host, deadline_s: float) -> RemoteError:

@@ -10,10 +10,10 @@ import resource, sys
 soft, hard, hosts = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 from orchestrate import descriptors
-from orchestrate.errors import Refused
+from orchestrate.errors import CannotTell
 try:
     print(descriptors.room_for(hosts), *resource.getrlimit(resource.RLIMIT_NOFILE))
-except Refused as error:
+except CannotTell as error:
     print(error.what, error.next_step)
 """
 

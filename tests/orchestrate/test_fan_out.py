@@ -79,3 +79,33 @@ def test_a_bug_is_raised_after_the_other_hosts_are_done():
 
 def test_no_hosts_are_no_work():
     assert fan_out([], lambda _host: 1, deadline_s=1) == {}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_what_this_machine_has_no_room_for_is_neither_a_bug_nor_the_hosts_fault(error):
+    def work(host):
+        if host.name == "h0":
+            raise error
+        return 1
+
+    results = fan_out(HOSTS, work, deadline_s=5)
+    assert isinstance(results["h0"], RemoteError)
+    assert "this machine, not the host" in results["h0"].what
+    assert results["h5"] == 1
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_no_more_threads_than_this_machine_bears(monkeypatch, most):
+    begun = []
+
+    class Few(threading.Thread):
+        def start(self):
+            if len([one for one in begun if one.is_alive()]) >= most:
+                raise RuntimeError("can't start new thread")
+            begun.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Few)
+    results = fan_out(HOSTS, lambda _host: 1, deadline_s=5)
+    told = [isinstance(result, RemoteError) for result in results.values()]
+    assert told == [most == 0] * len(HOSTS)
