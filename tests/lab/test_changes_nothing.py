@@ -24,7 +24,7 @@ MARK = "0123456789abcdef0123456789abcdef"
 START = "mkdir -p /run/sshd; dockerd --iptables=false --bridge=none --pidfile /run/d.pid >/run/d.log 2>&1 & exec sleep infinity"
 # what a kernel counts, measures or draws by itself
 RESTLESS = re.compile(
-    r"^/proc/sys/(?:fs/(?:dentry-state|file-nr|inode-nr|inode-state|aio-nr)|kernel/(?:random/|ns_last_pid|pty/nr|perf_|sched_|usermodehelper)"
+    r"^/proc/sys/(?:fs/(?:dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota/)|kernel/(?:random/|ns_last_pid|pty/nr|perf_|sched_|usermodehelper)"
     r"|net/(?:netfilter/nf_conntrack_count|ipv4/tcp_(?:fastopen_key|mem))|vm/stat_refresh)"
 )
 LOOK = {

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def compose(trainer_image):
-    run = f"test-{os.getpid()}"
+    run = f"compose-{os.getpid()}"  # not the name of the lab, which may be up
     environment = os.environ | {
         "MUSTER_IMAGE": trainer_image,
         "MUSTER_RUN": run,
