@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import getpass
 import os
 import sys
 from importlib import import_module, metadata
@@ -109,11 +110,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run(arguments))
 
 
+def _stand_in() -> None:
+    """Give an account that no list names what a container would give it; much of what we use asks for a home and a name."""
+    for ask, name, value in ((Path.home, "HOME", "/"), (getpass.getuser, "LOGNAME", str(os.getuid()))):
+        try:
+            ask()
+        except (RuntimeError, KeyError, OSError):
+            os.environ[name] = value
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code: an operator's error is three lines, a bug is a file and one line."""
     from orchestrate.report import errors, screen
 
     screen.stand_in()
+    _stand_in()
     try:
         code = cli.main(arguments, prog_name=PROGRAM, standalone_mode=False)
         return int(code or Exit.YES)

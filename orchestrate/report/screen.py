@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -63,10 +64,12 @@ def give_up_output() -> None:
 
 
 def stand_in() -> None:
-    """Give the streams that the caller has closed a place to write to."""
+    """Give the streams that the caller has closed a place to write to, and let no character be too much for the others."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as the program
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def width() -> int | None:

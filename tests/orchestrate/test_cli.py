@@ -246,3 +246,28 @@ def test_streams_that_the_caller_closed_are_no_bug(words, tmp_path):
             ["sh", "-c", f"{command} {closed}"], cwd=tmp_path, capture_output=True, timeout=60, check=False
         )
         assert done.returncode == (2 if words == "nosuch" else 0), (words, closed, done.stderr)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "html", "junit"])
+def test_a_terminal_that_cannot_show_a_character_is_no_bug(form, tmp_path):
+    (tmp_path / "gpu-日本-é").mkdir()
+    (tmp_path / "gpu-日本-é" / "uname.txt").write_text("Linux 🎉\n")
+    for settings in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}):
+        done = subprocess.run(
+            [*PROGRAM, "preflight", "--evidence", tmp_path, "--format", form, "-v"],
+            env={**os.environ, **settings},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (3, b"")
+        assert done.stdout.isascii()
+
+
+def test_an_account_that_no_list_names_is_no_bug(monkeypatch, capsys):
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, "")  # so that what is set meanwhile is undone
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    assert cli.run(["preflight", "no-such-host.invalid", "--only", "ssh.reachable"]) == 3
+    assert capsys.readouterr().err.startswith("no-such-host.invalid: unreachable")
