@@ -175,7 +175,7 @@ def run(
 def shared_slots() -> frozenset[str]:
     """Return the slots that are compared between hosts, or decide whether they are."""
     rules = [rule for check in catalogue() if check.judge_fleet for rule in (check.judge_fleet, check.skip) if rule]
-    return frozenset({"access", *(name for rule in rules for name, _ in _parameters(rule) if name != "expect")})
+    return frozenset({"access", *(name for rule in rules for name, _ in _parameters(rule))}) - _NO_SLOTS
 
 
 def _on_host(check: Check, facts: HostFacts, expect: Expect, hosts: int) -> Iterator[Finding]:
