@@ -88,9 +88,9 @@ def format_hosts(names: Iterable[str]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     every = sorted(set(names))
-    plain = [name for name in every if _NAME.fullmatch(name) and not _is_address(name)]
+    plain = dict.fromkeys(name for name in every if _NAME.fullmatch(name) and not _is_address(name))
     folded = str(NodeSet.fromlist(plain, resolver=RESOLVER_NOGROUP)) if plain else ""
-    return ",".join(filter(None, [folded, *(name for name in every if name not in set(plain))]))
+    return ",".join(filter(None, [folded, *(name for name in every if name not in plain)]))
 
 
 @dataclass(frozen=True, slots=True)

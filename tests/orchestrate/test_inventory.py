@@ -1,6 +1,7 @@
 """Targets: what hosts files, comma lists and `local` mean, and how every mistake in them is told."""
 
 import os
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -164,3 +165,10 @@ def test_any_text_is_a_list_of_distinct_hosts_or_a_usage_error(text):
 @given(st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{0,3}", fullmatch=True), min_size=1, unique=True))
 def test_what_was_folded_reads_back_as_the_same_hosts(hosts):
     assert sorted(names(format_hosts(hosts))) == sorted(hosts)
+
+
+def test_names_fold_in_time_in_proportion_to_their_number():
+    names = [f"gpu{n:05}" for n in range(20_000)] + [f"10.0.{n // 250}.{n % 250}" for n in range(2_000)]
+    start = time.process_time()
+    assert format_hosts(names).startswith("gpu[00000-19999],10.0.0.0,")
+    assert time.process_time() - start < 5
